@@ -141,11 +141,8 @@ func (c *leasesInitCmd) Run(s *system) error {
 	}
 	defer st.Close()
 	info := st.Info()
-	switch {
-	case strings.HasPrefix(info.Name, "http"):
-		return behindServer("declare it new", "provider", info.Name)
-	case !info.Can.Init:
-		return fmt.Errorf("provider %s: it needs no declaration: its store does not forget what was granted", info.Name)
+	if err := elsewhere("declare it new", "provider", info.Name); err != nil {
+		return err
 	}
 	held, pools := true, "pool "+provider.DefaultPool
 	if terms, ok := st.terms(); ok {
@@ -229,11 +226,8 @@ func (c *leasesFenceCmd) Run(s *system) error {
 	}
 	defer st.Close()
 	info := st.Info()
-	switch {
-	case strings.HasPrefix(info.Name, "http"):
-		return behindServer("fence it", "provider", info.Name)
-	case !info.Can.Fence:
-		return fmt.Errorf("provider %s: it is not fenced by hand; docs/changing-providers.md says how to restore it", info.Name)
+	if err := elsewhere("fence it", "provider", info.Name); err != nil {
+		return err
 	}
 	fenced, err := st.Fence(s.ctx)
 	if err != nil {
@@ -243,9 +237,15 @@ func (c *leasesFenceCmd) Run(s *system) error {
 	return err
 }
 
-// behindServer is the error for a provider or a store that a lease server has.
-func behindServer(do, what, name string) error {
-	return fmt.Errorf("%s %s: %s where the lease server keeps it, with the URL that it has in the server's %s key", what, name, do, what)
+// elsewhere is the error for a provider or a store that a lease server keeps, or another process.
+func elsewhere(do, what, name string) error {
+	switch {
+	case strings.HasPrefix(name, "http"):
+		return fmt.Errorf("%s %s: %s where the lease server keeps it, with the URL that it has in the server's %s key", what, name, do, what)
+	case strings.HasPrefix(name, "memory"):
+		return fmt.Errorf("%s %s: it is in the memory of the process that uses it, and ends with that", what, name)
+	}
+	return nil
 }
 
 // confirmNew asks before a store that looks used is declared new; what says why it does.

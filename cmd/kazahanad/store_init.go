@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -72,11 +71,8 @@ func (c *storeInitCmd) Run(s *system) error {
 	}
 	defer func() { _ = k.Close(s.ctx) }()
 	st := k.Store
-	switch {
-	case strings.HasPrefix(st.URL, "http"):
-		return behindServer("declare it new", "store", st.URL)
-	case !st.Forgets():
-		return fmt.Errorf("store %s: it needs no declaration: it does not forget what was granted", st.URL)
+	if err := elsewhere("declare it new", "store", st.URL); err != nil {
+		return err
 	}
 	var held, blank bool
 	if err := calling(s, k, func(ctx context.Context) (err error) { held, blank, err = st.Held(ctx); return err }); err != nil {
@@ -109,11 +105,8 @@ func (c *storeFenceCmd) Run(s *system) error {
 	}
 	defer func() { _ = k.Close(s.ctx) }()
 	st := k.Store
-	switch {
-	case strings.HasPrefix(st.URL, "http"):
-		return behindServer("fence it", "store", st.URL)
-	case !st.TellsFence():
-		return fmt.Errorf("store %s: it is not fenced by hand; docs/changing-providers.md says how to back it up and restore it", st.URL)
+	if err := elsewhere("fence it", "store", st.URL); err != nil {
+		return err
 	}
 	var fence *backend.Fence
 	if err := calling(s, k, func(ctx context.Context) (err error) { fence, err = st.Fence(ctx); return err }); err != nil {

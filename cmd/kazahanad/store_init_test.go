@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -33,7 +34,6 @@ func TestStoreInitOnRedis(t *testing.T) {
 	if text := s.Kazahanad(declare("store", "--provider", url)...).OK(t); !strings.Contains(text, "nothing is held back") {
 		t.Errorf("a second time it says %q", text)
 	}
-	s.Kazahanad("store", "fence", "--config", "none", "--store", url).Fails(t, exitFailure, "not fenced by hand")
 
 	server.Restart()
 	s.Kazahanad(declare("store", "--provider", url)...).Fails(t, exitUsage, "--yes", "was used before")
@@ -59,6 +59,46 @@ func TestStoreOfALeaseServer(t *testing.T) {
 	s.Kazahanad("seq", "orders").OK(t)
 }
 
+// TestFencesByHand: on each server an operator fences the leases and the store, each for itself.
+func TestFencesByHand(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{
+		"redis": "redis+unix:" + redistest.New(t).Sock,
+		"etcd":  "etcd://" + etcdtest.Cluster(t, 1, "http")[0].Client,
+	} {
+		s := newSite(t)
+		on := func(area, do string, more ...string) []string {
+			return append([]string{area, do, "--config", "none", "--provider", url}, more...)
+		}
+		s.Kazahanad(on("leases", "init")...).OK(t)
+		s.Kazahanad(on("store", "init")...).OK(t)
+		s.Start("--provider", "static:7", "--store", url)
+		leased := []string{"run", "--config", "none", "-q", "--wait", "0s", "--provider", url, "--", "true"}
+		s.Kazahanad(leased...).OK(t)
+		s.Kazahanad("seq", "orders").OK(t)
+		if text := s.Kazahanad(on("leases", "fence")...).OK(t); !strings.Contains(text, ": no machine ID is granted until ") {
+			t.Errorf("%s: leases fence says %q", name, text)
+		}
+		s.Kazahanad(leased...).Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence", "kazahanad leases init")
+		s.Kazahanad("seq", "orders").OK(t)
+		if text := s.Kazahanad(on("store", "fence")...).OK(t); !strings.Contains(text, ": no lock is granted until ") {
+			t.Errorf("%s: store fence says %q", name, text)
+		}
+		s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store fence", "kazahanad store init")
+		s.Kazahanad("lock", "-q", "report", "--", "true").Fails(t, exitFailure, "LOCK_FENCED")
+		if text := s.Kazahanad("status").OK(t); strings.Count(text, "held back") != 1 || !strings.Contains(text, "kazahanad store init") {
+			t.Errorf("%s: status says %q", name, text)
+		}
+		s.Kazahanad(on("leases", "init")...).Fails(t, exitUsage, "--yes")
+		s.Kazahanad(on("leases", "init", "--yes")...).OK(t)
+		s.Kazahanad(leased...).OK(t)
+		s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED")
+		s.Kazahanad(on("store", "init", "--yes")...).OK(t)
+		s.Kazahanad("seq", "orders").OK(t)
+		s.Kazahanad("lock", "-q", "report", "--", "true").OK(t)
+	}
+}
+
 // What cannot be declared new or fenced says so.
 func TestStoreInitRefuses(t *testing.T) {
 	t.Parallel()
@@ -72,10 +112,9 @@ func TestStoreInitRefuses(t *testing.T) {
 		refuses(what, "http://127.0.0.1:1", exitFailure, "http://127.0.0.1:1", "where the lease server keeps it")
 		refuses(what, "sqlite:"+s.Path("no.db"), exitFailure, "no.db", "there is no such file")
 	}
-	for _, store := range []string{"memory:", "etcd://127.0.0.1:1"} {
-		refuses("init", store, exitFailure, "needs no declaration")
-		refuses("fence", store, exitFailure, "not fenced by hand")
+	for _, what := range []string{"init", "fence"} {
+		refuses(what, "memory:", exitFailure, "in the memory of the process")
+		refuses(what, "redis://127.0.0.1:1/0", exitFailure, "refused")
 	}
-	refuses("init", "redis://127.0.0.1:1/0", exitFailure, "refused")
 	s.Kazahanad("store").Fails(t, exitUsage, "init, fence")
 }

@@ -16,8 +16,6 @@ import (
 type opened struct {
 	record.Store
 	closers []io.Closer // in the order of closing
-	// fence holds back by hand all that may have been forgotten; nil where that cannot be done.
-	fence func(context.Context) error
 	// backup writes a consistent copy to another file, which must not exist; nil where the records
 	// are in no file.
 	backup func(ctx context.Context, to string) error
@@ -120,20 +118,17 @@ func (o *lazyRecords) Watch(ctx context.Context, prefix string) (<-chan struct{}
 	return records.Watch(ctx, prefix)
 }
 
-// fence holds the records back by hand.
-func (o *lazyRecords) fence(ctx context.Context) error {
-	records, err := o.Get(ctx)
-	if err != nil {
-		return err
-	}
-	return records.fence(ctx)
-}
-
 // Init implements record.Store.
-func (o *lazyRecords) Init(ctx context.Context) error {
+func (o *lazyRecords) Init(ctx context.Context) error { return o.restate(ctx, record.Store.Init) }
+
+// Fence implements record.Store.
+func (o *lazyRecords) Fence(ctx context.Context) error { return o.restate(ctx, record.Store.Fence) }
+
+// restate changes the fence, and looks at it.
+func (o *lazyRecords) restate(ctx context.Context, change func(record.Store, context.Context) error) error {
 	records, err := o.Get(ctx)
 	if err == nil {
-		err = records.Init(ctx)
+		err = change(records, ctx)
 	}
 	if err == nil {
 		_, err = o.Read(ctx, record.Ask{})

@@ -16,17 +16,14 @@ type Leases struct {
 	records *lazyRecords
 }
 
-// lazyLeases grants leases from the records that open opens. byHand: opened.fence is there.
-func lazyLeases(cfg pool.Config, byHand bool, open func(context.Context) (*opened, error)) (*Leases, error) {
-	return newLeases(cfg, byHand, lazy.New("provider "+cfg.Info.URL, open, (*opened).close))
+// lazyLeases grants leases from the records that open opens.
+func lazyLeases(cfg pool.Config, open func(context.Context) (*opened, error)) (*Leases, error) {
+	return newLeases(cfg, lazy.New("provider "+cfg.Info.URL, open, (*opened).close))
 }
 
-func newLeases(cfg pool.Config, byHand bool, records *lazy.Value[*opened]) (*Leases, error) {
+func newLeases(cfg pool.Config, records *lazy.Value[*opened]) (*Leases, error) {
 	l := &Leases{records: &lazyRecords{Value: records}}
 	cfg.Records, cfg.Close = l.records, records.Close
-	if byHand {
-		cfg.Fence = l.records.fence
-	}
 	var err error
 	l.Provider, err = pool.New(cfg)
 	return l, err

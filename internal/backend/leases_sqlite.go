@@ -62,7 +62,7 @@ func (c LeaseFile) open(ctx context.Context) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &opened{Store: recorddb.New(file, area), closers: []io.Closer{file}, fence: byHand(file.Fence), backup: file.Backup}, nil
+	return &opened{Store: recorddb.New(file, area), closers: []io.Closer{file}, backup: file.Backup}, nil
 }
 
 // pool is the pool in the file.
@@ -82,7 +82,7 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*Leases, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLeases(cfg.pool(), true, lazy.Opened(file, (*opened).close))
+	return newLeases(cfg.pool(), lazy.Opened(file, (*opened).close))
 }
 
 // Check returns why a start would not grant leases from the file on the services' terms, and

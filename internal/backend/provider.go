@@ -106,7 +106,7 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 		if err != nil {
 			return nil, err
 		}
-		return asProvider(lazyLeases(cfg.pool(), true, cfg.open))
+		return asProvider(lazyLeases(cfg.pool(), cfg.open))
 	}
 	if len(opts.Services) > 0 {
 		return nil, fmt.Errorf("%s: coordinates no services, so it takes no terms of single ones: they need a provider that does", scheme)
@@ -144,9 +144,8 @@ func openMemoryLeases(u *url.URL, opts ProviderOptions) (*pool.Provider, error) 
 	if err != nil {
 		return nil, err
 	}
-	records := recordmemory.NewArea(pool.AreaOf(services), opts.NowMS)
 	return pool.New(pool.Config{
-		Records: records, Services: services, Fence: records.Fence,
+		Records: recordmemory.NewArea(pool.AreaOf(services), opts.NowMS), Services: services,
 		Info: provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		// Tests count on the lowest machine IDs.
 		Random: func(int64) int64 { return 0 },

@@ -31,8 +31,6 @@ import (
 type server struct {
 	name  string // of the provider on it
 	place string // the URL without secrets, and without parameters that are the same everywhere
-	// byHand: opened.fence is there.
-	byHand bool
 	// fence is how long nothing is granted where something may have been lost, if fenceSet.
 	fence    time.Duration
 	fenceSet bool
@@ -81,7 +79,7 @@ func (s server) leases(services provider.Services) (*Leases, error) {
 		// of a living lease.
 		Forgetful: s.fenceSet && s.fence.Milliseconds() < services.LongestMS(),
 	}
-	return lazyLeases(pool.Config{Services: services, Info: info}, s.byHand, func(ctx context.Context) (*opened, error) {
+	return lazyLeases(pool.Config{Services: services, Info: info}, func(ctx context.Context) (*opened, error) {
 		o, err := s.open(ctx, pool.AreaOf(services), services.LongestMS())
 		if err == nil && o.refuseOld != nil {
 			return o.unless(o.refuseOld(ctx, services))
@@ -173,7 +171,7 @@ func refuseOldEtcd(ctx context.Context, client *etcdconn.Client, services provid
 
 func onPostgres(c postgresconn.Config) server {
 	return server{
-		name: "postgres", place: c.Place(), byHand: true,
+		name: "postgres", place: c.Place(),
 		fence: c.FailoverFence, fenceSet: c.FailoverFenceSet, maxLockTTL: c.MaxLockTTL,
 		open: func(ctx context.Context, area record.Area, longestMS int64) (*opened, error) {
 			client, err := postgresconn.Open(c)
@@ -181,17 +179,9 @@ func onPostgres(c postgresconn.Config) server {
 				return nil, err
 			}
 			records := recordpostgres.NewLasting(client, area, longestMS)
-			o := &opened{Store: records, closers: []io.Closer{records, client}, fence: byHand(records.Fence)}
+			o := &opened{Store: records, closers: []io.Closer{records, client}}
 			_, err = records.Look(ctx, nil)
 			return o.unless(err)
 		},
-	}
-}
-
-// byHand is a store's fence, without what it says of it.
-func byHand[F any](fence func(context.Context) (F, error)) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := fence(ctx)
-		return err
 	}
 }

@@ -58,9 +58,8 @@ type Store struct {
 // Close ends the use of the store. The store's records stay.
 func (s *Store) Close() error { return s.records.Close() }
 
-// Init says of a store that may forget that it is new, or knows all there is to
-// know: locks are granted and values handed out from now on. On others it does
-// nothing.
+// Init says that the store is new, or knows all there is to know: locks are granted and values
+// handed out from now on.
 func (s *Store) Init(ctx context.Context) error {
 	_, err := s.orOwner(ctx, s.records.Init(ctx), ownerRequest{Op: ownerInit}, nil)
 	return err
@@ -84,14 +83,8 @@ func (s *Store) Held(ctx context.Context) (held, blank bool, err error) {
 	return answer.Fence != nil, false, err
 }
 
-// Forgets reports whether the store may forget grants, so that Init has a meaning.
-func (s *Store) Forgets() bool { return s.TellsFence() || strings.HasPrefix(s.URL, "redis") }
-
-// TellsFence reports whether the store says by itself that it is held back, and can be fenced
-// by hand.
-func (s *Store) TellsFence() bool {
-	return strings.HasPrefix(s.URL, "sqlite:") || strings.HasPrefix(s.URL, "postgres:")
-}
+// Remote reports whether a lease server keeps the store. Its fence is the server's matter.
+func (s *Store) Remote() bool { return strings.HasPrefix(s.URL, "http") }
 
 // Fence is what a store says that may have forgotten something.
 type Fence struct {
@@ -114,19 +107,12 @@ func (s *Store) Fenced() *Fence {
 // Fence holds back all that may have been forgotten as after a loss: for use after an operator
 // has put back an older state of the store in a way that it cannot notice.
 func (s *Store) Fence(ctx context.Context) (*Fence, error) {
-	records, err := s.records.Get(ctx)
-	switch {
-	case err != nil:
-		answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerFence}, nil)
-		return answer.Fence, err
-	case records.fence == nil:
-		return nil, fmt.Errorf("store %s: it is not fenced by hand: %w", s.URL, errors.ErrUnsupported)
+	err := s.records.Fence(ctx)
+	if err == nil {
+		return s.Fenced(), nil
 	}
-	if err := records.fence(ctx); err != nil {
-		return nil, err
-	}
-	err = s.Look(ctx)
-	return s.Fenced(), err
+	answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerFence}, nil)
+	return answer.Fence, err
 }
 
 // Look asks the store, so that Fenced is up to date.
@@ -259,7 +245,7 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 			return nil, err
 		}
 		_ = os.RemoveAll(path + copySuffix) // if it fails, the next backup says so
-		o := &opened{Store: recorddb.New(file, area), closers: []io.Closer{file}, fence: byHand(file.Fence), backup: file.Backup}
+		o := &opened{Store: recorddb.New(file, area), closers: []io.Closer{file}, backup: file.Backup}
 		// Without it only commands of operators fail, and say so.
 		if socket := file.Socket(); socket != "" {
 			if owner, err := s.listenAsOwner(socket, path); err == nil {

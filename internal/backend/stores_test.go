@@ -152,9 +152,6 @@ func TestStores(t *testing.T) {
 			if scheme != "http" {
 				fills(t, s)
 			}
-			if forgets := scheme == "sqlite" || scheme == "redis" || scheme == "postgres"; s.Forgets() != forgets {
-				t.Errorf("Forgets is %v", s.Forgets())
-			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}

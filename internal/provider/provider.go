@@ -28,9 +28,9 @@ import (
 // Provider grants and takes back leases. Implementations are safe for
 // concurrent use and return soon after ctx is done.
 //
-// Every provider has Acquire, Release, Ready, Info and Close. The others fail with
-// an error that is errors.ErrUnsupported where Info.Can does not name them; see
-// Lacking.
+// Every provider has Acquire, Release, Ready, Info and Close. The others fail with an error that
+// is errors.ErrUnsupported where the provider lacks them; see Lacking. Info.Can names some of
+// those that it has.
 type Provider interface {
 	// Acquire grants leases of one service with a throughput that together reaches
 	// req.ThroughputPerMS, or as many as it can, but at least one.
@@ -193,9 +193,9 @@ type Info struct {
 	Can       Can
 }
 
-// Can is which methods a provider has. A provider may learn later that its server lacks one: the
+// Can is which of these methods a provider has. A provider may learn later that its server lacks one: the
 // method then fails as if it were not there.
-type Can struct{ Verify, List, Extend, Locate, Init, Fence bool }
+type Can struct{ Verify, List, Extend, Locate bool }
 
 // Lacking has the methods that the provider with this name lacks. A provider embeds it, and hides
 // it with its own methods.

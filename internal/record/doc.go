@@ -61,7 +61,7 @@
 // process's. It does not go back from one commit to the next; on Redis it may, by a second.
 // etcd has no clock: each run reads the clock of the caller's host, and two hosts may differ
 // by any amount. There the safety of a rule may rest on the order of the times in its
-// values, and on nothing else.
+// values, and on nothing else. etcd itself measures that a fence lasts long enough.
 //
 // In an area with FollowsClock the store holds no time back. View.NowMS of a rule that asks with
 // Ask.Fresh, and of Read, is what the clock shows during the call, also where an earlier commit

@@ -49,7 +49,7 @@ type View struct {
 	Records map[string]Record // of the keys of the Ask; an absent record is missing
 	// NowMS is the store's clock in Unix ms: without Ask.Fresh an estimate, for people. A
 	// store that may be fenced shows no time that has not come, and none from before its
-	// present life.
+	// present life. etcd has no clock: see "The present time" on the package's page.
 	NowMS int64
 	Floor int64
 	// Life names the store's present life. Another one begins where the store may
@@ -145,8 +145,12 @@ type Store interface {
 	Watch(ctx context.Context, prefix string) (<-chan struct{}, error)
 
 	// Init says that the store is new, or that nothing is missing in it. It ends the
-	// fence. A store that cannot forget does nothing.
+	// fence.
 	Init(ctx context.Context) error
+
+	// Fence says that something may be missing, since older data was put back: it begins a life
+	// with a fence. A store does so by itself where it notices a loss.
+	Fence(ctx context.Context) error
 
 	// Close ends the use of the store. The connection or file below stays open.
 	Close() error

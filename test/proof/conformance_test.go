@@ -2,7 +2,6 @@ package proof
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,29 +35,16 @@ func TestModelsAreStores(t *testing.T) {
 						}
 						return open{s.client(direct{s}, s, clock.Load)}, nil
 					},
-					Fence:   func(area record.Area) error { areas[area].fence(); return nil },
 					Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 					Between: kind != onPostgres,
 				}
 				if kind == onEtcd {
-					target.Fence, target.Advance = nil, nil
+					target.Advance = nil
 					target.Expire = func(key string) { areas[recordtest.One].expire(key, &clock) }
 				}
 				return target
 			})
 		})
-	}
-}
-
-// fence begins a life that may have forgotten something.
-func (s *records) fence() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch l := s.lives.(type) {
-	case redisLives:
-		l.server.RunID = fmt.Sprint("run ", s.w.number())
-	case postgresLives:
-		s.lives = l.fence(s, "an operator said so")
 	}
 }
 

@@ -85,6 +85,13 @@ func (l redisLives) written() lives               { return l }
 func (l redisLives) trusted() lives               { return redisLives{l.Trusted(), l.server} }
 func (l redisLives) show(v *record.View)          { l.Show(v) }
 
+func (l redisLives) byHand(s *records) lives {
+	l.server.NowMS = s.now()
+	after := redisLives{l.Fenced(*l.server), l.server}
+	s.apply(change{lives: after})
+	return after
+}
+
 // forget implements lives: the server starts again, or another one takes its place, or it is
 // the primary again, which it was before.
 func (l redisLives) forget(s *records, changes int) {
@@ -171,6 +178,10 @@ func (l postgresLives) trusted() lives {
 	return l
 }
 
+func (l postgresLives) byHand(s *records) lives {
+	return l.fence(s, "an operator said that the database was put back")
+}
+
 func (l postgresLives) written() lives {
 	l.NextXID, l.LogEnd = l.NextXID+1, l.LogEnd+100
 	return l
@@ -212,5 +223,5 @@ func (l postgresLives) forget(s *records, changes int) {
 	if slices.ContainsFunc(all, func(p *session) bool { return p.fences == now.Fences && p.changed >= now.NextXID }) {
 		return // a process knows of a change that is missing, and has to say so
 	}
-	s.lives = now.fence(s, "an operator said that the database was put back")
+	s.lives = now.byHand(s)
 }

@@ -148,6 +148,9 @@ func (l *link) Watch(context.Context, string) (<-chan struct{}, error) {
 // Init implements record.Store.
 func (l *link) Init(context.Context) error { return errors.ErrUnsupported }
 
+// Fence implements record.Store.
+func (l *link) Fence(context.Context) error { return errors.ErrUnsupported }
+
 // Close implements record.Store.
 func (l *link) Close() error { return nil }
 

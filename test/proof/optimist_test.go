@@ -273,9 +273,9 @@ func (a *attempt) says(present *sight) error {
 }
 
 // same compares with all that was seen. A record that is absent may have been there in between,
-// and then the floor has risen. Redis compares its life too.
+// and then the floor has risen. Redis compares its life too, and etcd its fence.
 func (s *records) same(ask record.Ask, seen sight, over []bool, v record.View) bool {
-	if s.lives != nil && (v.Life != seen.Life || v.Fence != seen.Fence) || v.Floor != seen.Floor {
+	if s.lives != nil && v.Life != seen.Life || v.Fence != seen.Fence || v.Floor != seen.Floor {
 		return false
 	}
 	if ask.Fresh && s.kind == onRedis && v.NowMS < seen.NowMS {

@@ -71,6 +71,8 @@ type lives interface {
 	written() lives
 	// trusted is after an operator has said that nothing is missing.
 	trusted() lives
+	// byHand is after an operator has said that the data was put back.
+	byHand(s *records) lives
 	// show completes a view.
 	show(v *record.View)
 	// forget has the server lose the latest changes, if there is a loss.
@@ -163,6 +165,17 @@ func (s *records) Init(ctx context.Context) error {
 	return s.Store.Init(ctx)
 }
 
+// Fence implements record.Store.
+func (s *records) Fence(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lives == nil {
+		return s.Store.Fence(ctx)
+	}
+	s.lives = s.lives.byHand(s)
+	return nil
+}
+
 // carriedOut notes a change. Its writes are what the caller has asked for.
 func (s *records) carriedOut(ctx context.Context, c change, writes []record.Write) {
 	c.stamps = map[string]stamp{}
@@ -225,7 +238,7 @@ func (s *records) era() string {
 func (s *records) shown(v record.View) record.View {
 	v.Keys, v.Size, v.Full = 0, 0, false // a server says nothing of it, and the memory below does
 	if s.lives == nil {
-		v.Life = fmt.Sprint("cluster ", s.cluster)
+		v.Life = fmt.Sprint("cluster ", s.cluster, v.Life) // a fence by hand begins a life of the memory
 		return v
 	}
 	s.lives = s.lives.looked(s)

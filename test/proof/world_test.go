@@ -262,9 +262,8 @@ func (w *world) drawProvider(term, quarantine int64) {
 	case w.whole:
 		w.provider = w.openPool(services, clock)
 	default:
-		records := memory.NewArea(pool.AreaOf(services), clock)
 		p, err := pool.New(pool.Config{
-			Records: records, Services: services, Fence: records.Fence, Info: provider.Info{Name: "memory"}, Random: w.rnd.Int64N,
+			Records: memory.NewArea(pool.AreaOf(services), clock), Services: services, Info: provider.Info{Name: "memory"}, Random: w.rnd.Int64N,
 		})
 		must(err, nil)
 		w.provider = p

@@ -5,6 +5,7 @@ package fences
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,16 +24,16 @@ const (
 	lookTimeout = 3 * time.Second
 )
 
-// Watcher has the SQLite files, PostgreSQL stores and Kubernetes pools of the process. Each may
-// be held back because it may have forgotten grants.
+// Watcher has the stores of the process. Each may be held back because it may have forgotten
+// grants.
 type Watcher struct {
 	files []*file
 	nowMS func() int64
 	log   *zap.Logger
 }
 
-// file is a file that may be held back. On PostgreSQL the provider and the store may
-// be at one place, and each has a fence.
+// file is a store that may be held back. On a server the provider and the store may be at one
+// place, and each has a fence.
 type file struct {
 	url    string
 	known  func() *backend.Fence           // without I/O; nil: it is not held back, or not open yet
@@ -40,10 +41,12 @@ type file struct {
 	logged *backend.Fence                  // until its end
 }
 
-// New finds those of the provider and of the store of locks and sequences, which may be nil.
+// New finds the stores of the provider and of the store of locks and sequences, which may be nil. A
+// lease server watches its own.
 func New(p provider.Provider, k *issuer.KeyedStores, nowMS func() int64, log *zap.Logger) *Watcher {
 	w := &Watcher{nowMS: nowMS, log: log}
-	if info := p.Info(); slices.Contains([]string{"sqlite", "postgres", "kubernetes"}, info.Name) {
+	info := p.Info()
+	if !strings.HasPrefix(info.Name, "http") && (info.Scope == provider.ScopeHost || info.Scope == provider.ScopeShared) {
 		leases := &file{url: info.URL, look: p.Ready, known: func() *backend.Fence {
 			if fenced := p.Fenced(); fenced != nil {
 				return &backend.Fence{UntilMS: fenced.UntilMS, Reason: fenced.Reason}
@@ -55,7 +58,7 @@ func New(p provider.Provider, k *issuer.KeyedStores, nowMS func() int64, log *za
 		}
 		w.files = append(w.files, leases)
 	}
-	if k != nil && k.Store.TellsFence() {
+	if k != nil && !k.Store.Remote() {
 		w.files = append(w.files, &file{url: k.Store.URL, known: k.Store.Fenced, look: k.Store.Look})
 	}
 	return w

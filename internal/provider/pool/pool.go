@@ -23,8 +23,6 @@ type Config struct {
 	Services provider.Services
 	// Info describes the provider. Can follows from the pool.
 	Info provider.Info
-	// Fence holds the area back by hand; nil where that cannot be done.
-	Fence func(context.Context) error
 	// Close closes the layer below the records; it may be nil.
 	Close func() error
 	// Random is a number from 0 to n-1, by which machine IDs are chosen; nil: by chance.
@@ -82,7 +80,7 @@ func byChance(n int64) int64 {
 func (p *Provider) Info() provider.Info {
 	info := p.cfg.Info
 	info.Coordinated = true
-	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: p.cfg.Fence != nil}
+	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true}
 	return info
 }
 
@@ -150,13 +148,10 @@ func (p *Provider) Fenced() *provider.FencedError {
 
 // Fence implements provider.Provider.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
-	if p.cfg.Fence == nil {
-		return p.Lacking.Fence(ctx)
-	}
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.cfg.Fence(ctx); err != nil {
+	if err := p.cfg.Records.Fence(ctx); err != nil {
 		return nil, failure(err)
 	}
 	if _, err := p.read(ctx, p.cfg.Services.Default, nil); err != nil {

@@ -289,9 +289,6 @@ func testClockOutsideTimeline(s *suite) {
 func testFenceByHand(s *suite) {
 	terms := ids(s.passing(), 0, 3)
 	c := s.open(terms)
-	if !c.Info().Can.Fence {
-		s.Skip("the provider is not fenced by hand")
-	}
 	l, other := c.acquire(provider.AcquireRequest{RequestID: "r"})[0], c.one()
 	ctx, cancel := s.ctx()
 	defer cancel()

@@ -56,9 +56,8 @@ type Factory func(t *testing.T) Store
 // OverMemory returns a provider over records in memory: all on one store are like hosts that
 // share a server. Of machine IDs that have been free for equally long it grants the lowest.
 func OverMemory(store *memory.Store, services provider.Services) (*pool.Provider, error) {
-	records := store.As(pool.AreaOf(services))
 	return pool.New(pool.Config{
-		Records: records, Services: services, Fence: records.Fence,
+		Records: store.As(pool.AreaOf(services)), Services: services,
 		Info:   provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		Random: func(int64) int64 { return 0 },
 	})

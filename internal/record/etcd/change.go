@@ -58,8 +58,8 @@ func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
 	c.seen.life, c.seen.floor = c.hints()
 	for _, key := range c.ask.Keys {
 		k := held.Known(key)
-		if k.rev == 0 || k.life != c.seen.life {
-			k = known{key: key, life: c.seen.life}
+		if k.rev == 0 || k.life != c.seen.life.name {
+			k = known{key: key, life: c.seen.life.name}
 		}
 		c.seen.records = append(c.seen.records, k)
 	}
@@ -76,9 +76,9 @@ func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
 	return atMS, err
 }
 
-// View implements turns.Change.
+// View implements turns.Change. No rule runs before the fence lasts as long as this process grants.
 func (c *change) View() (v record.View, ok bool) {
-	if c.seen.life == "" {
+	if c.seen.life.name == "" || c.short(c.seen.life) {
 		return record.View{}, false
 	}
 	return c.seen.view(c.nowMS()), true
@@ -104,7 +104,7 @@ func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64,
 
 // Confirm implements turns.Change.
 func (c *change) Confirm(ctx context.Context) error {
-	if !c.sure {
+	if !c.sure || c.short(c.seen.life) {
 		return c.look(ctx)
 	}
 	err := c.time(ctx, &c.seen, false)
@@ -204,7 +204,7 @@ func (c *change) committed(after []known, raised, rev int64) {
 		if k.marked() {
 			k.markerRev = rev
 		}
-		k.life = c.seen.life
+		k.life = c.seen.life.name
 		c.seen.records[i] = k
 	}
 }
@@ -216,7 +216,7 @@ func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64)
 		before := c.seen.records[slices.Index(c.ask.Keys, w.Key)]
 		k := known{key: w.Key, value: bytes.Clone(w.Value)}
 		if w.Value != nil {
-			if k.header, k.line, err = encode(w, c.nonce, atMS); err == nil {
+			if k.header, k.line, err = encode(w, c.nonce, atMS, before); err == nil {
 				k.lease, k.aliveAt, err = c.leaseFor(ctx, before, w)
 			}
 			if err != nil {

@@ -19,6 +19,7 @@
 //	k/KEY   a line of JSON (header), which names the version, and the value
 //	t/KEY   the marker: it is there until the record's term ends
 //	floor   the floor, in decimal
+//	fence   the area's life since an operator has fenced it (facts); and fence/runs, a marker
 //
 // The marker hangs on an etcd lease, so that the cluster itself ends the term. Record
 // and marker are always written together and have the same revision. A record of which
@@ -29,6 +30,16 @@
 //
 // A transaction compares that line, and not a revision of etcd: a cluster that was restored from
 // a snapshot counts the same revisions once more, and its ID may be the same.
+//
+// # The fence
+//
+// etcd forgets nothing. That a cluster was restored from a snapshot, nothing in it tells: an
+// operator does. Each transaction compares the key fence, or that there is none, so that no
+// process grants on what it knew before. It is read with the records, and costs no round trip.
+// While it is in doubt, each process sees to it that the fence lasts as long as its own grants.
+//
+// A fence is over for a host by the host's clock, so that a new lease begins after the end of
+// each that may be missing; and not before etcd has ended its marker, whatever clocks say.
 //
 // Records that are due are deleted as others are made. How long a record is kept after
 // its term is the one thing that the clocks of hosts decide.

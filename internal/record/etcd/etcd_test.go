@@ -153,7 +153,7 @@ func TestAnotherCluster(t *testing.T) {
 		t.Errorf("%d runs (%v)", runs, err)
 	}
 	another := "another"
-	s.life.Store(&another)
+	s.life.Store(&life{name: another})
 	if _, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
 		if known, ok := v.Records["k"]; ok && v.Life == another {
 			t.Errorf("in the other cluster there is %q", known.Value)
@@ -308,7 +308,7 @@ func TestTermThatIsNotSet(t *testing.T) {
 
 func TestDamaged(t *testing.T) {
 	for path, text := range map[string]string{
-		"k/k": "", "k/k ": "{}\n", "k/k  ": `{"w":"x"}`, "k/k   ": "w\n", "t/k": "", "floor": "x",
+		"k/k": "", "k/k ": "{}\n", "k/k  ": `{"w":"x"}`, "k/k   ": "w\n", "t/k": "", "floor": "x", "fence": "{}",
 	} {
 		s := mustOpen(t, etcdtest.Shared(t))
 		path = s.prefix + strings.TrimSpace(path)

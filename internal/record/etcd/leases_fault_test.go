@@ -155,3 +155,36 @@ func TestLeasesInARestoredCluster(t *testing.T) {
 		t.Errorf("the lease of %d was overwritten (%v)", l.ID, err)
 	}
 }
+
+// A cluster is restored from an older state, and an operator fences it: neither a process that has
+// gone on meanwhile nor another one is granted the machine ID of a lease that is missing.
+func TestFenceOfARestoredCluster(t *testing.T) {
+	m := etcdtest.Cluster(t, 1, "http")[0]
+	o := options{services: provider.Services{Default: of(provider.DefaultTerms(), 0, 1)}}
+	p, q := mustOpen(t, configOf(m), o), mustOpen(t, configOf(m), o)
+	giveBack(t, p, acquireOne(t, p))
+	m.Kill()
+	before := t.TempDir()
+	must.Succeed(t, m.Save(before))
+	must.Succeed(t, m.Start())
+	eventually(t, "the server is back", p.Ready)
+	lost := acquireOne(t, p)
+	m.Kill()
+	must.Succeed(t, m.PutBack(before))
+	must.Succeed(t, m.Start())
+	eventually(t, "the older server is there", q.Ready)
+	fenced, err := q.Fence(testContext(t))
+	if err != nil || fenced.UntilMS < lost.ReservedUntil {
+		t.Fatalf("the fence is %v (%v), and a lease is missing that ends at %d", fenced, err, lost.ReservedUntil)
+	}
+	for _, p := range []provider.Provider{p, q, mustOpen(t, configOf(m), o)} {
+		if got, err := p.Acquire(testContext(t), provider.AcquireRequest{}); !errors.As(err, new(*provider.FencedError)) {
+			t.Errorf("%v was granted (%v)", got, err)
+		}
+		if gone, err := provider.Verify(testContext(t), p, "", []lease.Lease{lost}); err != nil || len(gone) > 0 {
+			t.Errorf("Verify: %v, %v", gone, err)
+		}
+	}
+	must.Succeed(t, q.Init(testContext(t), ""))
+	acquireOne(t, p)
+}

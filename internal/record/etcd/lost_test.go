@@ -13,27 +13,33 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
-// forgetful loses the answer of one transaction, once it was carried out.
+// forgetful loses the answer of one transaction that compares, once it was carried out.
 type forgetful struct {
 	clientv3.KV
 	then func() // what happens before the client asks again
 }
 
-func (l *forgetful) Txn(ctx context.Context) clientv3.Txn { return &forgetfulTxn{l.KV.Txn(ctx), l} }
+func (l *forgetful) Txn(ctx context.Context) clientv3.Txn {
+	return &forgetfulTxn{Txn: l.KV.Txn(ctx), way: l}
+}
 
 type forgetfulTxn struct {
 	clientv3.Txn
-	way *forgetful
+	way      *forgetful
+	compares bool
 }
 
-func (t *forgetfulTxn) If(c ...clientv3.Cmp) clientv3.Txn  { t.Txn = t.Txn.If(c...); return t }
+func (t *forgetfulTxn) If(c ...clientv3.Cmp) clientv3.Txn {
+	t.Txn, t.compares = t.Txn.If(c...), true
+	return t
+}
 func (t *forgetfulTxn) Then(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(o...); return t }
 func (t *forgetfulTxn) Else(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(o...); return t }
 
 func (t *forgetfulTxn) Commit() (*clientv3.TxnResponse, error) {
 	resp, err := t.Txn.Commit()
 	then := t.way.then
-	if err != nil || then == nil {
+	if err != nil || then == nil || !t.compares {
 		return resp, err
 	}
 	t.way.then = nil

@@ -20,6 +20,7 @@ type header struct {
 	AtMS   int64  `json:"a"` // Unix ms, by the writer's clock
 	TermMS int64  `json:"t,omitempty"`
 	KeepMS int64  `json:"k,omitempty"`
+	Grant  int64  `json:"g,omitempty"` // the longest GrantMS of the record so far
 	Mark   int64  `json:"m,omitempty"`
 	Tell   bool   `json:"n,omitempty"`
 }
@@ -44,7 +45,7 @@ type known struct {
 	// aliveAt is when this process last kept the lease alive, from before it asked for
 	// that, on the clock that counts suspend; 0 where it did not.
 	aliveAt time.Duration
-	life    string // of the cluster
+	life    string // the name
 	// mostMS is what etcd says is left of the lease; 0 where it was not asked.
 	mostMS int64
 }
@@ -78,7 +79,7 @@ func (k known) record(nowMS int64) record.Record {
 type sight struct {
 	records []known // in the order of the ask
 	floor   floor
-	life    string
+	life    life
 	timed   bool // every term that runs has its known.mostMS
 }
 
@@ -90,7 +91,7 @@ func (s *Store) floorPath() string            { return s.prefix + "floor" }
 
 // gets reads all that a sight holds.
 func (s *Store) gets(ask record.Ask) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpGet(s.floorPath())}
+	ops := []clientv3.Op{clientv3.OpGet(s.floorPath()), s.getLife()}
 	for _, key := range ask.Keys {
 		ops = append(ops, clientv3.OpGet(s.recordPath(key)), clientv3.OpGet(s.markerPath(key)))
 	}
@@ -99,20 +100,22 @@ func (s *Store) gets(ask record.Ask) []clientv3.Op {
 
 // understand reads the answers to gets.
 func (s *Store) understand(ask record.Ask, header *etcdserverpb.ResponseHeader, answers []*etcdserverpb.ResponseOp) (seen sight, err error) {
-	seen = sight{life: strconv.FormatUint(header.ClusterId, 16)}
+	if seen.life, err = s.lifeOf(header, answers[1].GetResponseRange().Kvs); err != nil {
+		return sight{}, err
+	}
 	if kv := first(answers[0]); kv != nil {
 		seen.floor.rev = kv.ModRevision
 		if seen.floor.value, err = strconv.ParseInt(string(kv.Value), 10, 64); err != nil {
 			return sight{}, s.damaged(kv.Key, err)
 		}
 	}
-	answers = answers[1:]
+	answers = answers[2:]
 	for _, key := range ask.Keys {
 		k, err := s.parse(key, first(answers[0]), first(answers[1]))
 		if err != nil {
 			return sight{}, err
 		}
-		k.life = seen.life
+		k.life = seen.life.name
 		seen.records, answers = append(seen.records, k), answers[2:]
 	}
 	s.floor.Store(&seen.floor)
@@ -159,8 +162,10 @@ func (s *Store) damaged(path []byte, err error) error {
 }
 
 // encode is the header and the line in front of the value of a write.
-func encode(w record.Write, nonce string, atMS int64) (h header, line []byte, err error) {
-	h = header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Tell: w.Tell}
+func encode(w record.Write, nonce string, atMS int64, before known) (h header, line []byte, err error) {
+	h = header{
+		Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Grant: max(w.GrantMS, before.Grant), Mark: w.Mark, Tell: w.Tell,
+	}
 	line, err = json.Marshal(h)
 	return h, line, err
 }
@@ -170,7 +175,8 @@ const afterLine = "\x0b"
 
 // view returns the view of the sight that a rule is shown.
 func (seen sight) view(nowMS int64) record.View {
-	v := record.View{Records: map[string]record.Record{}, NowMS: nowMS, Floor: seen.floor.value, Life: seen.life}
+	v := record.View{Records: map[string]record.Record{}, NowMS: nowMS, Floor: seen.floor.value}
+	seen.life.show(&v)
 	for _, k := range seen.records {
 		if k.rev != 0 {
 			v.Records[k.key] = k.record(nowMS)
@@ -184,7 +190,7 @@ func (seen sight) view(nowMS int64) record.View {
 // begins with the same line. Its revision does not say so: a cluster that was restored from a
 // snapshot counts the same revisions once more.
 func (s *Store) same(seen sight, floorToo bool) []clientv3.Cmp {
-	var all []clientv3.Cmp
+	all := []clientv3.Cmp{s.sameLife(seen.life)}
 	for _, k := range seen.records {
 		path := s.recordPath(k.key)
 		if k.rev == 0 {

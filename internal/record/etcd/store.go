@@ -25,8 +25,8 @@ type Store struct {
 	area   record.Area
 	prefix string
 	turns  *turns.Turns[known]
-	floor  atomic.Pointer[floor]  // as last seen: a hint, like all that is known
-	life   atomic.Pointer[string] // likewise; nil before anything was seen
+	floor  atomic.Pointer[floor] // as last seen: a hint, like all that is known
+	life   atomic.Pointer[life]  // likewise; nil before anything was seen
 
 	nowMS    func() int64
 	elapsed  func() time.Duration // counts suspend
@@ -66,9 +66,6 @@ func (s *Store) Close() error {
 	s.tasks.Wait()
 	return nil
 }
-
-// Init implements record.Store: etcd does not forget.
-func (s *Store) Init(context.Context) error { return nil }
 
 // begin begins a task, which ends with tasks.Done; not once the store is closed.
 func (s *Store) begin() bool {
@@ -132,13 +129,21 @@ func (s *Store) time(ctx context.Context, seen *sight, again bool) error {
 	return nil
 }
 
-// see reads all that the ask names.
+// see reads all that the ask names. A fence lasts as long as this process grants by then.
 func (s *Store) see(ctx context.Context, ask record.Ask) (sight, error) {
-	resp, err := s.get(ctx, s.gets(ask)...)
-	if err != nil {
-		return sight{}, err
+	for {
+		resp, err := s.get(ctx, s.gets(ask)...)
+		if err != nil {
+			return sight{}, err
+		}
+		seen, err := s.understand(ask, resp.Header, resp.Responses)
+		if err != nil || !s.short(seen.life) {
+			return seen, err
+		}
+		if err := s.lengthen(ctx); err != nil {
+			return sight{}, err
+		}
 	}
-	return s.understand(ask, resp.Header, resp.Responses)
 }
 
 // get reads at one revision.
@@ -202,6 +207,6 @@ func (s *Store) page(ctx context.Context, from, prefix string, limit int) (iter.
 }
 
 // hints returns the life and the floor as last seen; zero values before that.
-func (s *Store) hints() (life string, f floor) {
-	return *cmp.Or(s.life.Load(), new(string)), *cmp.Or(s.floor.Load(), &floor{})
+func (s *Store) hints() (l life, f floor) {
+	return *cmp.Or(s.life.Load(), new(life)), *cmp.Or(s.floor.Load(), &floor{})
 }

@@ -10,8 +10,8 @@ import (
 // fence is a store's knowledge of grants, and the rules that follow when it is fenced. Times are
 // Unix ms.
 type fence struct {
-	lives           int   // how often it has lost everything
-	unnoticed       bool  // it has, and no call has used it since
+	lives           int   // how often something may have been lost
+	unnoticed       bool  // all was, and no call has used it since
 	longestMS       int64 // the longest GrantMS of the areas that have used it
 	latestMS        int64 // when all ends that was granted
 	fromMS, untilMS int64 // 0: there is no fence
@@ -27,13 +27,16 @@ func (s *Store) Forget() {
 	s.floor = max(s.floor, s.nowMS()*1000)
 }
 
-// Fence fences the store by hand.
+// Fence implements record.Store.
 func (s *Store) Fence(ctx context.Context) error {
 	if err := s.begin(ctx, nil); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
-	s.fence.hold(max(s.nowMS(), s.lastMS))
+	fromMS := max(s.nowMS(), s.lastMS)
+	s.fence.lives++
+	s.fence.hold(fromMS)
+	s.floor = max(s.floor, fromMS*1000)
 	return nil
 }
 
@@ -61,7 +64,7 @@ func (f *fence) shown() record.Fence {
 	if f.fromMS == 0 {
 		return record.Fence{}
 	}
-	return record.Fence{FromMS: f.fromMS, UntilMS: f.untilMS, Reason: "the store may have forgotten something"}
+	return record.Fence{Doubt: true, FromMS: f.fromMS, UntilMS: f.untilMS, Reason: "the store may have forgotten something"}
 }
 
 // life is "" as long as nothing was lost.

@@ -41,7 +41,6 @@ func openLeases(cfg postgresconn.Config, services provider.Services) (*leasing, 
 	l.Provider, err = pool.New(pool.Config{
 		Records: marking{records, l}, Services: services,
 		Info:   provider.Info{Name: "postgres", URL: cfg.Place(), Scope: provider.ScopeShared},
-		Fence:  func(ctx context.Context) error { _, err := records.Fence(ctx); return err },
 		Close:  owned{records, client}.Close,
 		Random: func(int64) int64 { return 0 },
 	})

@@ -110,6 +110,12 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// Fence implements record.Store.
+func (s *Store) Fence(ctx context.Context) error {
+	_, err := s.Store.Fence(ctx)
+	return err
+}
+
 // seen are the records as a transaction has read them.
 type seen struct {
 	view record.View

@@ -107,10 +107,10 @@ func granted(value string, d time.Duration) record.Write {
 	return record.Write{Key: "granted", Value: []byte(value), GrantMS: d.Milliseconds()}
 }
 
-// fence has the area forget, perhaps, and returns its view then.
+// fence has an operator say that the area may have forgotten something, and returns its view then.
 func (r *rig) fence() record.View {
 	r.Helper()
-	must.Succeed(r, r.target.Fence(r.area))
+	must.Succeed(r, r.store.Fence(r.context()))
 	v := r.read(record.Ask{})
 	if !v.Fence.Doubt || v.Fence.UntilMS < v.Fence.FromMS || v.Floor < v.Fence.FromMS*1000 {
 		r.Errorf("the area %s may have forgotten something, and says %+v with the floor %d", r.area.Name, v.Fence, v.Floor)
@@ -135,9 +135,6 @@ func (r *rig) same(before record.View) {
 // fences: an area that may have forgotten something holds back nothing in another one, and
 // Init ends the fence of one.
 func fences(r *rig) {
-	if r.target.Fence == nil {
-		r.Skip("it forgets nothing")
-	}
 	one, two := r, r.beside()
 	one.write(granted("one", 12*time.Hour))
 	two.write(granted("two", time.Minute))
@@ -167,12 +164,10 @@ func fences(r *rig) {
 func longest(r *rig) {
 	for _, one := range []*rig{r, r.beside()} {
 		most := time.Duration(one.area.MaxGrantMS) * time.Millisecond
-		if one.target.Fence != nil {
-			if v := one.fence(); lasts(v) != most {
-				one.Errorf("where nothing was granted the fence of the area %s is %+v, want one of %v", one.area.Name, v.Fence, most)
-			}
-			must.Succeed(r, one.store.Init(r.context()))
+		if v := one.fence(); lasts(v) != most {
+			one.Errorf("where nothing was granted the fence of the area %s is %+v, want one of %v", one.area.Name, v.Fence, most)
 		}
+		must.Succeed(r, one.store.Init(r.context()))
 		one.write(granted("short", time.Minute))
 		other := *one
 		other.store = one.open()
@@ -187,9 +182,6 @@ func longest(r *rig) {
 		idle := granted("idle", 0)
 		idle.TermMS = record.MaxTermMS // no holder relies on it
 		one.write(idle)
-		if one.target.Fence == nil {
-			continue
-		}
 		if v := one.fence(); lasts(v) < most || lasts(v) > 2*most {
 			one.Errorf("the fence of the area %s is %+v, want one of %v", one.area.Name, v.Fence, most)
 		}

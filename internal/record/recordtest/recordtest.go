@@ -27,9 +27,6 @@ type Target struct {
 	// then Expire ends the term of one record in the area One.
 	Advance func(d time.Duration)
 	Expire  func(key string)
-	// Fence has a new life begin in the area, which may have forgotten something. It is nil
-	// where a store cannot forget.
-	Fence func(area record.Area) error
 	// Between: rules run outside of the store's lock, so that others can change the
 	// records between a rule's view and its commit.
 	Between bool

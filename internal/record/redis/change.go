@@ -191,7 +191,7 @@ func (c *change) lengthen(ctx context.Context, writes []record.Write) (same bool
 		return true, nil
 	}
 	before := c.life.facts
-	c.life, err = c.edit(ctx, func(f *facts) { f.LongestMS = max(f.LongestMS, longest(most)) })
+	c.life, err = c.edit(ctx, func(st *state, _ int64) { st.LongestMS = max(st.LongestMS, longest(most)) })
 	if err != nil {
 		return false, err
 	}

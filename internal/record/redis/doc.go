@@ -19,7 +19,7 @@
 // belongs to. The text of the script contains both: another process does not know the
 // script, and the same one compares its replication ID each time, since it may have been
 // a replica in between. Where either has changed, or the store's record is missing, a new
-// life begins (settle): View.Fence says what may be missing, until Init.
+// life begins (settle): View.Fence says what may be missing, until Init. An operator begins one by hand.
 //
 // # Keys, after the prefix and @AREA
 //

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 )
 
 const (
+	whyByHand  = "an operator said that the data was put back (kazahanad store fence)"
 	whyMissing = "had no record of the store"
 	whyChanged = "was restarted, or another one has taken its place"
 	minute     = 60_000
@@ -267,6 +269,64 @@ func TestFailoverBack(t *testing.T) {
 		if len(r.view("lost").Records) > 0 || v.Floor <= before.Floor {
 			t.Errorf("after the failovers: %+v", v)
 		}
+	}
+}
+
+// An operator fences the store for as long as any client grants, or is known to have granted: what
+// the server has forgotten may include that. The URL's failover_fence does not count. A process
+// that goes on with what it knew is shown the new life before its writes are carried out.
+func TestFenceByHand(t *testing.T) {
+	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, server, func(cfg *redisconn.Config) { cfg.FailoverFenceSet = true })
+	other := mustOpen(t, r.cfg)
+	r.put(grant("k", time.Minute))
+	before := r.view("k")
+	must.Succeed(t, other.Fence(testContext(t)))
+	var shown []record.View
+	_, err := r.store.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+		shown = append(shown, v)
+		if v.NowMS < v.Fence.UntilMS {
+			return nil, errFenced
+		}
+		return []record.Write{grant("k", time.Minute)}, nil
+	})
+	if !errors.Is(err, errFenced) || len(shown) < 2 {
+		t.Errorf("a process that had not seen the fence was shown %+v (%v)", shown, err)
+	}
+	v := r.doubted(maxGrant, whyByHand)
+	if v.Life == before.Life || v.Floor < max(began*1000, before.Floor+1) || string(v.Records["k"].Value) != "1" || !strings.Contains(v.Fence.Reason, "kazahanad store init") {
+		t.Errorf("the store is %+v, and was %+v", v, before)
+	}
+	server.Restart() // and the fence of before lasts
+	if again := r.doubted(maxGrant, whyByHand); again.Life == v.Life {
+		t.Errorf("after a restart: %+v", again)
+	}
+	r.Add(maxGrant.Milliseconds())
+	if v := r.view("k"); !v.Fence.Doubt || v.Fence.UntilMS > v.NowMS {
+		t.Errorf("after its end the fence is %+v", v.Fence)
+	}
+	mustInit(t, other)
+	if v := r.view("k"); v.Fence != (record.Fence{}) {
+		t.Errorf("after Init: %+v", v)
+	}
+	must.Succeed(t, other.Fence(testContext(t)))
+	r.doubted(maxGrant, whyByHand)
+}
+
+// errFenced is a rule's refusal.
+var errFenced = errors.New("the store is fenced")
+
+// TestFenceByHandIsConfirmed: a fence that too few replicas have is an error.
+func TestFenceByHandIsConfirmed(t *testing.T) {
+	primary, replica := redistest.Pair(t)
+	r := newRig(t, primary, func(cfg *redisconn.Config) { cfg.MinReplicas = 1 })
+	must.Succeed(t, r.store.Fence(testContext(t)))
+	mustInit(t, r.store)
+	redistest.CutOff(t, primary, replica)
+	cfg := r.cfg
+	cfg.ConfirmWait = 10 * time.Millisecond
+	if err := mustOpen(t, cfg).Fence(testContext(t)); !errors.Is(err, redisconn.ErrUnconfirmed) {
+		t.Errorf("the error is %v, want ErrUnconfirmed", err)
 	}
 }
 

@@ -38,6 +38,12 @@ func (l Life) Trusted() Life {
 	return l
 }
 
+// Fenced is the life once an operator has said that the data was put back.
+func (l Life) Fenced(s Server) Life {
+	l.state = l.state.fenced(s.NowMS, l.limits)
+	return l
+}
+
 // On is the life of the store on that server.
 func (l Life) On(s Server) Life {
 	l.state, _ = settle(&l.state, s.server(), l.limits)

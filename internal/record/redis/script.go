@@ -67,11 +67,12 @@ var errChanged = errors.New("the store has another life")
 // hello asks the server for its identity, and settles the store's state with it. It returns the
 // life that was known before where that still holds.
 func (s *Store) hello(ctx context.Context, conn redis.Cmdable) (*life, error) {
-	return s.settle(ctx, conn, func(*facts) {}, func() error { return nil })
+	return s.settle(ctx, conn, func(*state, int64) {}, func() error { return nil })
 }
 
-// edit changes the facts of the store. The change may be made several times.
-func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
+// edit changes the facts of the store, at the server's time. The change is made until it makes no
+// difference.
+func (s *Store) edit(ctx context.Context, change func(st *state, nowMS int64)) (*life, error) {
 	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*life, error) {
 		return s.settle(ctx, conn, change, func() error { return s.client.Confirm(ctx, conn) })
 	})
@@ -79,7 +80,7 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 
 // settle brings the store's state and the known copy of it up to date, and calls written
 // after it has changed the state.
-func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*facts), written func() error) (*life, error) {
+func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*state, int64), written func() error) (*life, error) {
 	for range maxLooks {
 		sent := s.elapsed()
 		found, srv, text, err := s.ask(ctx, conn)
@@ -88,7 +89,7 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 		}
 		after, changes := settle(found, srv, s.limits)
 		if settled := after.facts; !changes {
-			change(&after.facts)
+			change(&after, srv.nowMS)
 			changes = after.facts != settled
 		}
 		if !changes {

@@ -52,7 +52,7 @@ type facts struct {
 	Trusted bool   `json:"trusted"`
 	FromMS  int64  `json:"from_ms"`
 	UntilMS int64  `json:"until_ms"`
-	Reason  string `json:"reason"` // missing or changed, or "" while it is trusted
+	Reason  string `json:"reason"` // missing, changed or byHand; "" while it is trusted
 	// MissingMS is when the store had no record, and no operator has said more since.
 	MissingMS int64 `json:"missing_ms"`
 	// LongestMS is at least the longest grant.
@@ -62,6 +62,7 @@ type facts struct {
 const (
 	missing = "missing"
 	changed = "changed"
+	byHand  = "by hand"
 )
 
 // text is the state as it is stored, with a stamp of its own.
@@ -195,8 +196,22 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		return *before, false
 	}
 	after.RunID, after.ReplID, after.ReplIn = s.runID, s.replID, s.replIn
-	after.floor = max(after.floor+hiddenTokens, (after.lastMS+aheadMS)*1000)
+	after.raiseFloor()
 	return after, true
+}
+
+// raiseFloor is for a new life.
+func (s *state) raiseFloor() { s.floor = max(s.floor+hiddenTokens, (s.lastMS+aheadMS)*1000) }
+
+// fenced is the state of a new life: an operator says that the data was put back. With what was
+// granted since, the state may lack how long that lasts.
+func (s state) fenced(nowMS int64, l limits) state {
+	s.lastMS = max(nowMS, s.lastMS)
+	s.LongestMS = max(s.LongestMS, l.leastMS)
+	s.Life, s.Trusted, s.Reason = s.Life+1, false, byHand
+	s.FromMS, s.UntilMS = s.lastMS, max(s.UntilMS, s.lastMS+max(s.LongestMS, l.maxGrantMS))
+	s.raiseFloor()
+	return s
 }
 
 // trust: an operator has said that nothing is missing.
@@ -226,6 +241,7 @@ func (f facts) fence(l limits, nowMS int64) record.Fence {
 var reasons = map[string]string{
 	missing: "the Redis server had no record of the %[1]s: it is new, or it has lost its data and with it what was granted and handed out" + reasonEnd,
 	changed: "the Redis server was restarted, or another one has taken its place, and it may have lost the latest of what was granted and handed out" + reasonEnd,
+	byHand:  "an operator said that the data was put back (kazahanad %[1]s fence)" + reasonEnd,
 }
 
 const reasonEnd = "; where nothing is missing, say so with: kazahanad %[1]s init"

@@ -71,7 +71,19 @@ func (s *Store) Check(ctx context.Context) error {
 
 // Init implements record.Store.
 func (s *Store) Init(ctx context.Context) error {
-	_, err := s.edit(ctx, (*facts).trust)
+	_, err := s.edit(ctx, func(s *state, _ int64) { s.trust() })
+	return err
+}
+
+// Fence implements record.Store.
+func (s *Store) Fence(ctx context.Context) error {
+	var life int64 // that an earlier try has begun, or another caller meanwhile
+	_, err := s.edit(ctx, func(st *state, nowMS int64) {
+		if life == 0 || st.Life < life || st.Reason != byHand {
+			*st = st.fenced(nowMS, s.limits)
+			life = st.Life
+		}
+	})
 	return err
 }
 

@@ -280,5 +280,11 @@ func (s *Store) Watch(context.Context, string) (<-chan struct{}, error) {
 // Init implements record.Store.
 func (s *Store) Init(ctx context.Context) error { return s.file.Init(ctx) }
 
+// Fence implements record.Store.
+func (s *Store) Fence(ctx context.Context) error {
+	_, err := s.file.Fence(ctx)
+	return err
+}
+
 // Close implements record.Store. The file stays open.
 func (s *Store) Close() error { return nil }

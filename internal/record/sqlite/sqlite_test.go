@@ -2,7 +2,6 @@ package sqlite_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,20 +74,9 @@ func conforms(t *testing.T, open func(path string, opts sqlitefile.Options) (own
 	recordtest.Run(t, func(t *testing.T) recordtest.Target {
 		clock := at(began)
 		folder := ring.Dir(t)
-		openArea := func(area record.Area) (owned, error) {
-			s, err := open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
-			s.Store = sqlite.New(s.file, area)
-			return s, err
-		}
 		return recordtest.Target{
-			Open: func(area record.Area) (record.Store, error) { return openArea(area) },
-			Fence: func(area record.Area) error {
-				s, err := openArea(area)
-				if err != nil {
-					return err
-				}
-				_, err = s.file.Fence(t.Context())
-				return errors.Join(err, s.Close())
+			Open: func(area record.Area) (record.Store, error) {
+				return open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
 			},
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 		}
