@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
@@ -395,7 +396,8 @@ func TestLongestTermIsRemembered(t *testing.T) {
 			long.Services.Default.Term = 5 * time.Hour
 			grant := func() {
 				t.Helper()
-				p := h.openWith(long)
+				p, err := newLeases(h.Context(), long)
+				must.Succeed(h, err)
 				h.mustAcquire(p, 1)
 				h.close(p)
 			}
