@@ -101,13 +101,13 @@ func TestStandalone(t *testing.T) {
 func TestAdoptedLeaseBridgesAnOutage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	provider := "sqlite:" + s.Leases()
-	d := s.Start("--provider", provider)
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:")
+	d := s.Start("--provider", server.URL())
 	last := s.Dial().ID()
 	held := s.Dial().Lease()
 	d.Kill()
-	testkit.LockLeases(t, s.Leases())
-	d = s.Start("--provider", provider, "--provider-timeout", "300ms")
+	server.Kill()
+	d = s.Start("--provider", server.URL(), "--provider-timeout", "300ms")
 	c := s.Dial()
 	ids := c.IDs(1000)
 	if snowflake.ID(ids[0]) <= last || slices.ContainsFunc(ids, testkit.IsFallback) {

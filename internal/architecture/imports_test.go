@@ -68,7 +68,7 @@ var own = map[string][]string{
 	"internal/testkit/must":                  {},
 	"internal/testkit/await":                 {},
 	"internal/testkit/certtest":              {"internal/testkit/must"},
-	"internal/testkit/herdtest":              {},
+	"internal/testkit/idletest":              {},
 	"internal/testkit/proxytest":             {"internal/testkit/await", "internal/testkit/must", "internal/testkit/ring"},
 	"internal/testkit/browser":               {"internal/testkit/await", "internal/testkit/must", "internal/testkit/ring"},
 	"internal/address":                       {},

@@ -21,7 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
-	"github.com/kazahana/kazahana/internal/testkit/herdtest"
+	"github.com/kazahana/kazahana/internal/testkit/idletest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -251,9 +251,9 @@ func ask(t *testing.T, conn net.Conn, head string) (*http.Response, error) {
 	return res, err
 }
 
-// Connections that do nothing keep a newcomer out for a moment only.
-func TestIdleConnectionsMakeRoom(t *testing.T) {
-	herdtest.Test(t, func(t *testing.T, ctx context.Context, l net.Listener) error {
+// Connections that do nothing keep their places for a moment only.
+func TestIdleConnectionsEnd(t *testing.T) {
+	idletest.Test(t, func(t *testing.T, ctx context.Context, l net.Listener) error {
 		return newRig(t, nil).server.Serve(ctx, l, Listening{MaxConnections: 4000, DrainTimeout: time.Second})
 	})
 }

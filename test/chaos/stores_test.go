@@ -128,7 +128,7 @@ func chaosPostgresFailover(c *chaos) {
 	c.breaks(primary.Kill)
 	c.say("killed the primary with -9")
 	c.crash()
-	standby.TakeOver(primary)
+	primary.LeadTo(standby)
 	standby.Promote()
 	c.granting(c.breaking.Add(c.fence()))
 	c.say("promoted a standby that nobody waited for; the fence is due for %v", c.fence())

@@ -24,7 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/herdtest"
+	"github.com/kazahana/kazahana/internal/testkit/idletest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -126,9 +126,9 @@ func bubbled(t *testing.T, connections int) *daemon.Door {
 	return s.NewDoor("http", Refusal)
 }
 
-// TestIdleConnectionsMakeRoom: connections that do nothing keep a newcomer out for a moment only.
-func TestIdleConnectionsMakeRoom(t *testing.T) {
-	herdtest.Test(t, func(t *testing.T, ctx context.Context, l net.Listener) error {
+// TestIdleConnectionsEnd: connections that do nothing keep their places for a moment only.
+func TestIdleConnectionsEnd(t *testing.T) {
+	idletest.Test(t, func(t *testing.T, ctx context.Context, l net.Listener) error {
 		return Serve(ctx, l, bubbled(t, 1000), "", zap.NewNop())
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/herdtest"
+	"github.com/kazahana/kazahana/internal/testkit/idletest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -183,9 +183,9 @@ func TestConnectionsAreFew(t *testing.T) {
 	})
 }
 
-// Connections that do nothing keep a newcomer out for a moment only.
-func TestIdleConnectionsMakeRoom(t *testing.T) {
-	herdtest.Test(t, func(_ *testing.T, ctx context.Context, l net.Listener) error {
+// Connections that do nothing keep their places for a moment only.
+func TestIdleConnectionsEnd(t *testing.T) {
+	idletest.Test(t, func(_ *testing.T, ctx context.Context, l net.Listener) error {
 		return Serve(ctx, l, Handler(Options{Registry: prometheus.NewRegistry()}), nil)
 	})
 }

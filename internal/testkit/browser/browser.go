@@ -5,8 +5,8 @@ package browser
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,15 +26,14 @@ import (
 // poll is how often a condition is looked at.
 const poll = 20 * time.Millisecond
 
-// Browser is a Chromium that was started.
+// Browser is a Chromium that was started. It does one thing at a time.
 type Browser struct {
-	in    io.Writer
-	ended chan struct{} // closed when it says nothing more
-
-	mu      sync.Mutex // guards all below, and writing
-	last    int
-	answers map[int]chan message
-	tabs    map[string]*Tab // by session
+	mu   sync.Mutex // for one call and its answer; guards all below
+	in   io.Writer
+	from *os.File
+	said *bufio.Reader // of from
+	last int
+	tabs map[string]*Tab // by session
 }
 
 type message struct {
@@ -88,14 +87,11 @@ func Start(t testing.TB) *Browser {
 	cmd.Stderr = said
 	must.Succeed(t, cmd.Start())
 	_, _ = toBrowser.Close(), fromBrowser.Close()
-	b := &Browser{in: ours, ended: make(chan struct{}), answers: map[int]chan message{}, tabs: map[string]*Tab{}}
-	go b.read(theirs)
+	b := &Browser{in: ours, from: theirs, said: bufio.NewReader(theirs), tabs: map[string]*Tab{}}
 	t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
-		_ = ours.Close()
-		<-b.ended
-		_ = theirs.Close()
+		_, _ = ours.Close(), theirs.Close()
 		removeAll(dir)
 	})
 	if err := b.call("", "Browser.getVersion", map[string]any{}, nil); err != nil {
@@ -126,67 +122,39 @@ func removeAll(dir string) {
 	}
 }
 
-// read hands on what the browser says; messages end with a NUL.
-func (b *Browser) read(from io.Reader) {
-	defer close(b.ended)
-	r := bufio.NewReader(from)
-	for {
-		text, err := r.ReadBytes(0)
-		if err != nil {
-			return
-		}
-		var m message
-		if json.Unmarshal(text[:len(text)-1], &m) != nil {
-			continue
-		}
-		b.mu.Lock()
-		answer, tab := b.answers[m.ID], b.tabs[m.Session]
-		delete(b.answers, m.ID)
-		b.mu.Unlock()
-		switch {
-		case answer != nil:
-			answer <- m
-		case tab != nil && m.Method != "":
-			tab.note(m.Method, m.Params)
-		}
-	}
-}
-
-// call calls a method, and fills in result unless that is nil.
+// call calls a method, and fills in result unless that is nil. Messages end with a NUL. What the
+// browser tells of its tabs before the answer is noted.
 func (b *Browser) call(session, method string, params, result any) error {
 	text, err := json.Marshal(params)
 	if err != nil {
 		return err
 	}
-	answer := make(chan message, 1)
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.last++
-	m := message{ID: b.last, Session: session, Method: method, Params: text}
-	b.answers[m.ID] = answer
-	line, err := json.Marshal(m)
+	line, err := json.Marshal(message{ID: b.last, Session: session, Method: method, Params: text})
 	if err == nil {
 		_, err = b.in.Write(append(line, 0))
 	}
-	b.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("%s: %w", method, err)
+	_ = b.from.SetReadDeadline(time.Now().Add(await.Patience))
+	for err == nil {
+		var m message
+		if text, err = b.said.ReadBytes(0); err == nil {
+			err = json.Unmarshal(text[:len(text)-1], &m)
+		}
+		switch tab := b.tabs[m.Session]; {
+		case err != nil:
+		case m.ID == b.last && m.Error != nil:
+			err = errors.New(m.Error.Message)
+		case m.ID == b.last && result == nil:
+			return nil
+		case m.ID == b.last:
+			return json.Unmarshal(m.Result, result)
+		case tab != nil:
+			tab.note(m.Method, m.Params)
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
-	defer cancel()
-	select {
-	case m = <-answer:
-	case <-b.ended:
-		return fmt.Errorf("%s: the browser has ended", method)
-	case <-ctx.Done():
-		return fmt.Errorf("%s: no answer within %v", method, await.Patience)
-	}
-	if m.Error != nil {
-		return fmt.Errorf("%s: %s", method, m.Error.Message)
-	}
-	if result == nil {
-		return nil
-	}
-	return json.Unmarshal(m.Result, result)
+	return fmt.Errorf("%s: %w", method, err)
 }
 
 // View is what a tab's page is told of its window.
@@ -204,8 +172,7 @@ type Tab struct {
 	b       *Browser
 	session string
 
-	mu       sync.Mutex
-	problems []string
+	problems []string // these are guarded by the browser's mu
 	asked    []string // URLs
 }
 
@@ -254,15 +221,13 @@ func (tab *Tab) Call(method string, params, result any) {
 	must.Succeed(tab.t, tab.b.call(tab.session, method, params, result))
 }
 
-// note remembers what a test may want to know.
+// note remembers what a test may want to know. The browser is locked.
 func (tab *Tab) note(method string, params json.RawMessage) {
 	var p struct {
 		Request struct{ URL string }
 		Entry   struct{ Level, Text, URL string }
 	}
 	_ = json.Unmarshal(params, &p)
-	tab.mu.Lock()
-	defer tab.mu.Unlock()
 	switch method {
 	case "Network.requestWillBeSent":
 		tab.asked = append(tab.asked, p.Request.URL)
@@ -277,8 +242,9 @@ func (tab *Tab) note(method string, params json.RawMessage) {
 
 // Problems returns the console's messages and thrown errors since its last call.
 func (tab *Tab) Problems() []string {
-	tab.mu.Lock()
-	defer tab.mu.Unlock()
+	_ = tab.eval("0", nil) // what comes before its answer is noted
+	tab.b.mu.Lock()
+	defer tab.b.mu.Unlock()
 	problems := tab.problems
 	tab.problems = nil
 	return problems
@@ -286,8 +252,9 @@ func (tab *Tab) Problems() []string {
 
 // Asked are the URLs that the tab has asked for.
 func (tab *Tab) Asked() []string {
-	tab.mu.Lock()
-	defer tab.mu.Unlock()
+	_ = tab.eval("0", nil)
+	tab.b.mu.Lock()
+	defer tab.b.mu.Unlock()
 	return slices.Clone(tab.asked)
 }
 

@@ -34,20 +34,13 @@ type Member struct {
 	output       *bytes.Buffer // read after the process has ended
 }
 
-// Needed puts the test into the ring all, and fails there without an etcd.
-func Needed(t testing.TB) {
+// newMembers prepares a cluster of n servers with the further arguments. The test belongs to the ring all.
+func newMembers(t testing.TB, dir string, n int, scheme string, args ...string) (all []*Member) {
 	t.Helper()
 	ring.All(t)
 	ring.Program(t, "etcd")
-}
-
-// NewMembers prepares a cluster of n servers with the further arguments.
-func NewMembers(dir string, n int, scheme string, args ...string) ([]*Member, error) {
 	ports, err := ring.FreePorts(2 * n)
-	if err != nil {
-		return nil, err
-	}
-	var all []*Member
+	must.Succeed(t, err)
 	var initial []string
 	for i := range n {
 		m := &Member{
@@ -66,7 +59,7 @@ func NewMembers(dir string, n int, scheme string, args ...string) ([]*Member, er
 			"--heartbeat-interval", "50", "--election-timeout", "500",
 		}, args...)
 	}
-	return all, nil
+	return all
 }
 
 // Start runs the server. Its data stay from one start to the next.
@@ -145,9 +138,7 @@ func Writable(members ...*Member) error {
 // Cluster starts n servers for one test.
 func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 	t.Helper()
-	Needed(t)
-	members, err := NewMembers(ring.Dir(t), n, scheme, args...)
-	must.Succeed(t, err)
+	members := newMembers(t, ring.Dir(t), n, scheme, args...)
 	for _, m := range members {
 		must.Succeed(t, m.Start())
 		t.Cleanup(m.Kill)
@@ -162,8 +153,6 @@ func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 var shared struct {
 	sync.Once
 	member *Member
-	err    error
-	dir    string
 }
 
 var prefixes atomic.Int64
@@ -174,8 +163,8 @@ func Run(m *testing.M) int {
 	return await.Run(m, func() {
 		if shared.member != nil {
 			shared.member.Kill()
+			os.RemoveAll(filepath.Dir(shared.member.dir))
 		}
-		os.RemoveAll(shared.dir)
 	})
 }
 
@@ -183,22 +172,17 @@ func Run(m *testing.M) int {
 // keys, with a prefix that no other has. Run ends it.
 func Shared(t testing.TB) etcdconn.Config {
 	t.Helper()
-	Needed(t)
+	ring.All(t)
 	shared.Do(func() {
-		if shared.dir, shared.err = ring.MemoryDir("kazahana-etcd-"); shared.err != nil {
-			return
-		}
-		var members []*Member
-		if members, shared.err = NewMembers(shared.dir, 1, "http", "--quota-backend-bytes", "4294967296"); shared.err != nil {
-			return
-		}
-		if shared.err = members[0].Start(); shared.err == nil {
-			shared.member = members[0]
-			shared.err = Writable(members[0])
-		}
+		dir, err := ring.MemoryDir("kazahana-etcd-")
+		must.Succeed(t, err)
+		m := newMembers(t, dir, 1, "http", "--quota-backend-bytes", "4294967296")[0]
+		must.Succeed(t, m.Start())
+		must.Succeed(t, Writable(m))
+		shared.member = m
 	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
+	if shared.member == nil {
+		t.Fatal("the shared server did not start")
 	}
 	return etcdconn.Config{Endpoints: []string{shared.member.Client}, Prefix: fmt.Sprintf("/test%d/", prefixes.Add(1))}
 }

@@ -30,7 +30,6 @@ type Real struct {
 	URL        string
 	authority  string // a file
 	namespaces atomic.Int64
-	programs   []int // the PIDs of the servers
 }
 
 // realVersion is the version of packaging/validate/apiserver.
@@ -47,16 +46,16 @@ func StartReal(t testing.TB) *Real {
 	ports, err := ring.FreePorts(3)
 	must.Succeed(t, err)
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	store := start(t, ring.Program(t, "etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
+	start(t, ring.Program(t, "etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
 		"--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", fmt.Sprintf("http://127.0.0.1:%d", ports[1]))
 	key, public := filepath.Join(dir, "sa.key"), filepath.Join(dir, "sa.pub")
 	writeKeys(t, key, public)
 	tokens := filepath.Join(dir, "tokens.csv")
 	must.Succeed(t, os.WriteFile(tokens, []byte(adminToken+`,admin,1,"system:masters"`+"\n"), 0o600))
-	server := start(t, program, "--etcd-servers="+etcd, "--cert-dir="+filepath.Join(dir, "certs"), fmt.Sprintf("--secure-port=%d", ports[2]), "--bind-address=127.0.0.1",
+	start(t, program, "--etcd-servers="+etcd, "--cert-dir="+filepath.Join(dir, "certs"), fmt.Sprintf("--secure-port=%d", ports[2]), "--bind-address=127.0.0.1",
 		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+public,
 		"--service-account-signing-key-file="+key, "--authorization-mode=RBAC", "--token-auth-file="+tokens, "--disable-admission-plugins=ServiceAccount")
-	r := &Real{t: t, URL: fmt.Sprintf("https://127.0.0.1:%d", ports[2]), authority: filepath.Join(dir, "certs", "apiserver.crt"), programs: []int{store, server}}
+	r := &Real{t: t, URL: fmt.Sprintf("https://127.0.0.1:%d", ports[2]), authority: filepath.Join(dir, "certs", "apiserver.crt")}
 	await.Success(t, "the API server is ready", func() error {
 		status, body, err := r.Do(http.MethodGet, "/readyz", adminToken, nil)
 		if err == nil && status != http.StatusOK {
@@ -90,8 +89,8 @@ func apiServer(t testing.TB) string {
 	return path
 }
 
-// start runs a program until the test ends, and returns its PID. Its output is shown if the test fails.
-func start(t testing.TB, program string, args ...string) (pid int) {
+// start runs a program until the test ends. Its output is shown if the test fails.
+func start(t testing.TB, program string, args ...string) {
 	t.Helper()
 	output := &bytes.Buffer{}
 	cmd := exec.Command(program, args...)
@@ -106,7 +105,6 @@ func start(t testing.TB, program string, args ...string) (pid int) {
 			t.Logf("the end of the output of %s:\n%s", filepath.Base(program), text[max(0, len(text)-3000):])
 		}
 	})
-	return cmd.Process.Pid
 }
 
 func writeKeys(t testing.TB, key, public string) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -119,26 +118,11 @@ func newDir(tb testing.TB) string {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if account := unprivileged(tb); err == nil && account != nil {
+	if account := ring.Account(tb, asUser); err == nil && account != nil {
 		err = os.Chown(dir, int(account.Uid), int(account.Gid))
 	}
 	must.Succeed(tb, err)
 	return dir
-}
-
-// unprivileged is who runs the server: it refuses to run as root.
-func unprivileged(tb testing.TB) *syscall.Credential {
-	if os.Getuid() != 0 {
-		return nil
-	}
-	account, err := user.Lookup(asUser)
-	must.Succeed(tb, err)
-	uid, err1 := strconv.ParseUint(account.Uid, 10, 32)
-	gid, err2 := strconv.ParseUint(account.Gid, 10, 32)
-	if err1 != nil || err2 != nil {
-		tb.Fatal(err1, err2)
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
@@ -149,8 +133,7 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = s.Dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
-	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGQUIT, nil) // a test binary that is killed cleans nothing up
-	cmd.SysProcAttr.Credential = unprivileged(s.tb)
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGQUIT, ring.Account(s.tb, asUser)) // a test binary that is killed cleans nothing up
 	return cmd
 }
 
@@ -407,7 +390,7 @@ func (s *Server) Own(cert, key string) (string, string) {
 		must.Succeed(s.tb, err)
 		files[i] = filepath.Join(s.Dir, filepath.Base(file))
 		must.Succeed(s.tb, os.WriteFile(files[i], b, 0o600))
-		if account := unprivileged(s.tb); account != nil {
+		if account := ring.Account(s.tb, asUser); account != nil {
 			must.Succeed(s.tb, os.Chown(files[i], int(account.Uid), int(account.Gid)))
 		}
 	}
@@ -420,12 +403,6 @@ func (s *Server) AddArgs(args ...string) { s.args = append(s.args, args...) }
 // Move is a URL of another server, for this one.
 func (s *Server) Move(url string, from *Server) string {
 	return strings.ReplaceAll(url, from.Dir, s.Dir)
-}
-
-// TakeOver has the server answer at the socket of another one, which was killed.
-func (s *Server) TakeOver(from *Server) {
-	s.tb.Helper()
-	from.LeadTo(s)
 }
 
 // LeadTo has new sessions at the server's socket come to another server. Present sessions stay,

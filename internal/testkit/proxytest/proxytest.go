@@ -8,9 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -80,7 +78,13 @@ func start(tb testing.TB, name string, configure func(dir, config string, port i
 	cmd := exec.Command(program(tb, name), args...)
 	output := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, unprivileged(tb, dir))
+	// httpd does not answer as root, and a process that changes its user by itself would outlive tests
+	// that are killed.
+	account := ring.Account(tb, "www-data")
+	if account != nil {
+		must.Succeed(tb, os.Chown(dir, int(account.Uid), int(account.Gid)))
+	}
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, account)
 	must.Succeed(tb, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -112,23 +116,6 @@ func start(tb testing.TB, name string, configure func(dir, config string, port i
 		return err
 	})
 	return "http://" + address
-}
-
-// unprivileged is the user of the proxies, whom dir is given: httpd does not answer as root, and a
-// process that changes its user by itself would outlive tests that are killed.
-func unprivileged(tb testing.TB, dir string) *syscall.Credential {
-	tb.Helper()
-	if os.Getuid() != 0 {
-		return nil
-	}
-	account, err := user.Lookup("www-data")
-	must.Succeed(tb, err)
-	uid, err := strconv.Atoi(account.Uid)
-	must.Succeed(tb, err)
-	gid, err := strconv.Atoi(account.Gid)
-	must.Succeed(tb, err)
-	must.Succeed(tb, os.Chown(dir, uid, gid))
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
 // program is where the program is: Debian keeps it out of the path of users.

@@ -185,21 +185,6 @@ func (s *Server) SetUser(tb testing.TB, name string, rights []string) {
 	s.Do(tb, args...)
 }
 
-// CPU is how much processor time the server has used: what bounds the rate of
-// all clients together, and does not depend on what else the machine does.
-func (s *Server) CPU(tb testing.TB) (used time.Duration) {
-	tb.Helper()
-	for line := range strings.Lines(s.Do(tb, "INFO", "cpu")) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_sys" || name == "used_cpu_user" {
-			seconds, err := strconv.ParseFloat(value, 64)
-			must.Succeed(tb, err)
-			used += time.Duration(seconds * float64(time.Second))
-		}
-	}
-	return used
-}
-
 // Follow makes the server a replica of another, and waits until it has its data.
 func (s *Server) Follow(primary *Server) {
 	s.tb.Helper()

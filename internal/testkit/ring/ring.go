@@ -10,7 +10,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -80,13 +83,6 @@ func IsDeep(t testing.TB) bool {
 		t.Fatal(err)
 	}
 	return have == deep
-}
-
-// IsFast reports whether this is the fast ring, for a TestMain that prepares what only
-// the tests of the other rings need.
-func IsFast() bool {
-	have, err := current()
-	return err == nil && have == fast
 }
 
 // FreePorts returns n ports without a listener at this moment. They are below the ports
@@ -167,4 +163,22 @@ func unpacked(t testing.TB, name string) string {
 		}
 	}
 	return ""
+}
+
+// Account is the user of a program that refuses to run as root; nil where the tests do not run as root.
+func Account(t testing.TB, name string) *syscall.Credential {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	account, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err1 := strconv.ParseUint(account.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(account.Gid, 10, 32)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
