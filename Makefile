@@ -102,7 +102,7 @@ test-etcd:
 storm:
 	@KZTEST_RING=deep KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run '^TestStorm$$'
 
-## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
+## chaos: providers are killed, emptied and frozen under 22 daemons, lease servers under clients that use locks, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
 chaos: setup
 	@KZTEST_RING=deep $(GO) test ./test/chaos -count=1 -v -timeout 90m -run '^TestChaos' -chaos.full $(CHAOS)
 

@@ -3,8 +3,6 @@ package testkit
 import (
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Pause lets the storm go on for a while.
@@ -14,11 +12,4 @@ func Pause(t *testing.T, d time.Duration) {
 	case <-time.After(d):
 	case <-t.Context().Done():
 	}
-}
-
-// Monotonic reads a clock that cannot be set, in nanoseconds.
-func Monotonic() (uint64, error) {
-	var ts unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return uint64(ts.Nano()), err
 }

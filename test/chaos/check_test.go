@@ -11,7 +11,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/test/trace"
 )
 
 // chaosID is an ID that a host answered with, and when, counted from the start
@@ -54,7 +53,6 @@ const (
 	chaosUnleased  = "a regular ID was made when nobody could have a lease"
 	chaosOuter     = "a regular ID was made by a host whose clock is an hour off"
 	chaosLost      = "a host did not return to normal mode"
-	chaosStep      = "no step of docs/model/Pool.tla"
 	chaosFault     = "something else went wrong"
 )
 
@@ -75,8 +73,6 @@ type chaosResult struct {
 	longestGap        time.Duration
 	longestOf         string        // the host with that gap
 	backAfter         time.Duration // until the last host was back in normal mode
-	followed          trace.Result
-	steps             int // of hosts' leases that were followed, host by host
 }
 
 func (f *findings) violates(what, format string, args ...any) {

@@ -32,11 +32,10 @@ const (
 // chaosHost is a daemon on a host of its own, and the program that asks it.
 type chaosHost struct {
 	*testkit.Site
-	shift   time.Duration
-	verify  time.Duration // how often it asks for the holder of its leases
-	daemon  *testkit.Shifted
-	earlier []*testkit.Log // of the daemon's lives before
-	kills   int
+	shift  time.Duration
+	verify time.Duration // how often it asks for the holder of its leases
+	daemon *testkit.Shifted
+	kills  int
 
 	mu      sync.Mutex
 	stream  chaosStream // guarded by mu while it is asked
@@ -78,9 +77,6 @@ func (c *chaos) regular() []*chaosHost { return c.hosts[:c.daemons] }
 
 // launch starts a host's daemon, also anew.
 func (c *chaos) launch(h *chaosHost) {
-	if h.daemon != nil {
-		h.earlier = append(h.earlier, h.daemon.Log)
-	}
 	// With sequences that begin at zero, IDs that can meet do.
 	h.daemon = h.LaunchShifted(h.shift, "--provider", c.url, "--startup-wait", "500ms", "--sequence-start", "zero",
 		"--provider-timeout", (c.term / 5).String(), "--verify-interval", h.verify.String(),
@@ -242,7 +238,5 @@ func (c *chaos) end() chaosResult {
 		}
 		c.record.streams = append(c.record.streams, h.stream)
 	}
-	res := c.record.check()
-	c.followed(&res)
-	return res
+	return c.record.check()
 }

@@ -1,5 +1,5 @@
 // Package chaos breaks what daemons rely on while they work: providers are killed,
-// emptied and frozen, lock servers are killed, directories are put back, disks freeze.
+// emptied and frozen, lease servers are killed, directories are put back, disks freeze.
 // Checkers judge what the clients received. docs/chaos.md explains the options.
 package chaos
 
@@ -10,5 +10,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]func(args []string) error{"locks": childLocks})
+	testkit.Main(m, nil)
 }

@@ -9,14 +9,11 @@ import (
 
 // What the checker finds.
 const (
-	roomsDisagree   = "hosts disagreed for too long about where a room is"
 	roomsTwoOwners  = "the store took writes of two owners"
 	roomsTwoLive    = "a room had two live activations"
 	roomsNumbers    = "version and token of a room did not rise together"
-	roomsUnreached  = "a room was out of reach for too long"
 	roomsLost       = "a message was lost"
 	roomsDisordered = "a message came before one that had been answered when it was sent"
-	roomsStep       = "no step of docs/model/Placement.tla"
 	roomsFault      = "something else went wrong"
 )
 
@@ -27,14 +24,11 @@ const roomGivenUp = 5 * time.Second
 // roomResult is what the checker found.
 type roomResult struct {
 	findings
-	disagreed     time.Duration   // at most
-	accepted      int             // writes
-	refused       int             // requests, by their tokens
-	moved         int             // activations that follow another of the room
-	unaware       int             // of those, how many began before the other's process knew
-	backAfter     []time.Duration // each of the steps
-	acknowledged  int             // messages
-	steps         int             // of activations, that were followed through docs/model/Placement.tla
+	accepted      int // writes
+	refused       int // requests, by their tokens
+	moved         int // activations that follow another of the room
+	unaware       int // of those, how many began before the other's process knew
+	acknowledged  int // messages
 	activationsOf map[string][]roomActivation
 }
 
@@ -44,65 +38,16 @@ func (r roomRecord) check() roomResult {
 	for _, a := range r.activations {
 		res.activationsOf[a.room] = append(res.activationsOf[a.room], a)
 	}
-	r.checkAgreement(&res)
 	r.checkStore(&res)
 	for _, room := range slices.Sorted(maps.Keys(res.activationsOf)) {
 		r.checkActivations(&res, room, res.activationsOf[room])
 	}
-	r.checkSteps(&res)
-	r.checkReach(&res)
 	r.checkMessages(&res)
 	for _, f := range r.faults {
 		res.violates(roomsFault, "%s", f)
 	}
 	res.summarise()
 	return res
-}
-
-// checkAgreement: each answer names the authority that all others name, but for a while after the
-// members have changed.
-func (r roomRecord) checkAgreement(res *roomResult) {
-	for one := range r.hosts {
-		for other := range r.hosts {
-			if one == other {
-				continue
-			}
-			for room := range r.spans[one] {
-				r.checkPair(res, one, other, room)
-			}
-		}
-	}
-}
-
-func (r roomRecord) checkPair(res *roomResult, one, other, room int) {
-	agree := int64(r.agree)
-	from := 0 // of the other's spans, those before are over
-	for _, a := range r.spans[one][room] {
-		for from < len(r.spans[other][room]) && r.spans[other][room][from].lastSent < a.firstSent {
-			from++
-		}
-		for _, b := range r.spans[other][room][from:] {
-			if b.firstAnswered > a.lastAnswered {
-				break
-			}
-			if a.authority == noHost || b.authority == noHost || a.authority == b.authority {
-				continue
-			}
-			// Within its span a host was of one opinion from the first answer until it
-			// was last asked.
-			lasted := min(a.lastSent, b.lastSent) - max(a.firstAnswered, b.firstAnswered)
-			res.disagreed = max(res.disagreed, time.Duration(lasted))
-			// A single answer has no such time, and must not be alone either.
-			alone := b.firstAnswered+agree <= a.firstSent && a.lastAnswered+agree <= b.lastSent
-			switch {
-			case lasted > agree && one < other:
-				res.violates(roomsDisagree, "room %d: %s names %s and %s names %s for %v", room, r.hosts[one], r.hosts[a.authority], r.hosts[other], r.hosts[b.authority],
-					time.Duration(lasted).Round(time.Millisecond))
-			case lasted <= agree && alone:
-				res.violates(roomsDisagree, "room %d: %s names %s once, and %s always %s", room, r.hosts[one], r.hosts[a.authority], r.hosts[other], r.hosts[b.authority])
-			}
-		}
-	}
 }
 
 // checkStore: an accepted token of a room never goes back to a lower one, and each token belongs
@@ -170,81 +115,6 @@ func (r roomRecord) unaware(a roomActivation) bool {
 		meets := a.begun-int64(roomGivenUp) <= w.until && (a.ended == 0 || w.from <= a.ended)
 		return w.host == a.host && meets && (w.frozen || !a.told && !r.soon)
 	})
-}
-
-// checkReach: some time after each step every host that is there finds every room.
-func (r roomRecord) checkReach(res *roomResult) {
-	for _, step := range r.steps {
-		longest := time.Duration(0)
-		for room := range r.spans[0] {
-			back, why := r.backAt(step, room)
-			after := time.Duration(back - step.at)
-			switch {
-			case back == 0 && step.back == 0: // on a busy machine it may be lost again
-				continue
-			case back == 0:
-				res.violates(roomsUnreached, "room %d, %v after %s: %s", room, time.Duration(step.ends-step.at).Round(time.Millisecond), step.what, why)
-				continue
-			case step.back > 0 && after > step.back:
-				res.violates(roomsUnreached, "room %d until %v after %s", room, after.Round(time.Millisecond), step.what)
-			}
-			longest = max(longest, after)
-		}
-		res.backAfter = append(res.backAfter, longest)
-	}
-}
-
-// backAt says from when on, after a step and until the next one, every host that
-// was there found the room: 0 for never.
-func (r roomRecord) backAt(step roomStep, room int) (at int64, why string) {
-	at = step.at
-	where := noHost
-	for host := range r.hosts {
-		last := slices.IndexFunc(r.away, func(w roomAway) bool {
-			return w.host == roomHostNumber(host) && w.from < step.ends && step.at < w.until
-		})
-		since := step.at
-		if last >= 0 {
-			if r.away[last].until >= step.ends {
-				continue // it is not there
-			}
-			since = r.away[last].until
-		}
-		spans := slices.Clone(r.spans[host][room])
-		spans = slices.DeleteFunc(spans, func(s roomSpan) bool { return s.firstAnswered > step.ends })
-		if len(spans) == 0 || spans[len(spans)-1].lastAnswered < since {
-			return 0, r.hosts[host] + " was not asked"
-		}
-		final := spans[len(spans)-1]
-		switch {
-		case final.authority == noHost:
-			return 0, r.hosts[host] + " answers " + final.failure
-		case where == noHost:
-			where = final.authority
-		case where != final.authority:
-			return 0, r.hosts[host] + " names " + r.hosts[final.authority] + ", another one " + r.hosts[where]
-		}
-		if r.isAway(where, step.ends) {
-			return 0, r.hosts[host] + " names " + r.hosts[where] + ", which is not there"
-		}
-		found := final.firstAnswered
-		for i := len(spans) - 2; i >= 0 && spans[i].authority == where && spans[i+1].firstAnswered > since; i-- {
-			found = spans[i].firstAnswered
-		}
-		if since > step.at { // its words from before it was away count for nothing
-			i := slices.IndexFunc(spans, func(s roomSpan) bool { return s.firstAnswered >= since })
-			if i < 0 {
-				return 0, r.hosts[host] + " was not asked"
-			}
-			found = max(found, spans[i].firstAnswered)
-		}
-		at = max(at, found)
-	}
-	return at, ""
-}
-
-func (r roomRecord) isAway(host roomHostNumber, at int64) bool {
-	return slices.ContainsFunc(r.away, func(w roomAway) bool { return w.host == host && w.from < at && at <= w.until })
 }
 
 // checkMessages: each answered message is there, once, and in an order that the senders can have

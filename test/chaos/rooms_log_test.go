@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -17,49 +16,19 @@ import (
 // and their daemons killed, stopped and frozen. Times are of the clock that all
 // processes of the machine share, in nanoseconds.
 type roomRecord struct {
-	hosts       []string       // authorities
-	spans       [][][]roomSpan // the resolves, by host and room, in order
 	activations []roomActivation
 	store       []storeRequest // in the order in which the store decided
 	messages    []roomMessage
 	kept        [][]string // what the store has in the end, by room
 	away        []roomAway
-	steps       []roomStep
 	faults      []string
-	agree       time.Duration // hosts may name different authorities for so long
-	soon        bool          // a process is told within 2/3 of a term that its daemon is gone
-}
-
-// roomSpan is a run of equal answers about one room from one host's daemon, with
-// no long pause between two.
-type roomSpan struct {
-	authority                roomHostNumber
-	token                    int64  // where it is local
-	failure                  string // "" where there is an authority
-	life                     int    // of the daemon, as its callers see it
-	firstSent, firstAnswered int64
-	lastSent, lastAnswered   int64
+	soon        bool // a process is told within 2/3 of a term that its daemon is gone
 }
 
 // roomHostNumber is an index into the hosts; noHost is none of them.
 type roomHostNumber int8
 
 const noHost roomHostNumber = -1
-
-// roomNoDaemon is the failure where no daemon answers.
-const roomNoDaemon = "no daemon"
-
-// addAnswer logs one more answer.
-func addAnswer(spans []roomSpan, a roomSpan, pause time.Duration) []roomSpan {
-	if n := len(spans); n > 0 {
-		last := &spans[n-1]
-		if last.authority == a.authority && last.token == a.token && last.failure == a.failure && last.life == a.life && a.firstSent-last.lastAnswered <= int64(pause) {
-			last.lastSent, last.lastAnswered = a.lastSent, a.lastAnswered
-			return spans
-		}
-	}
-	return append(spans, a)
-}
 
 // roomActivation is an activation as its process logged it.
 type roomActivation struct {
@@ -95,13 +64,6 @@ type roomAway struct {
 	host        roomHostNumber
 	from, until int64
 	frozen      bool
-}
-
-// roomStep is something that was done to a host.
-type roomStep struct {
-	what     string
-	at, ends int64         // ends: the next one begins
-	back     time.Duration // a room may be out of reach for so long; 0: for any time
 }
 
 // roomLine is what a process of examples/chat-rooms prints.

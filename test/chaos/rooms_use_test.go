@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -43,30 +45,29 @@ const (
 // roomName is the identity of a room.
 func roomName(room int) string { return fmt.Sprintf("room-%d", room) }
 
-// machineNow is the clock that all processes of the machine share.
+// machineNow is the clock that all processes of the machine share, in nanoseconds.
 func machineNow() int64 {
-	now, err := testkit.Monotonic()
-	if err != nil {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		panic(err)
 	}
-	return int64(now)
+	return now.Nano()
 }
 
 // roomResolver resolves all rooms through one daemon, again and again.
 type roomResolver struct {
 	rooms  *chatRooms
 	host   *roomHost
-	spans  [][]roomSpan // by room
-	clean  atomic.Int64 // when the last look at all rooms began that found every one
-	asked  atomic.Int64 // resolves that were answered
-	life   int          // connections so far
+	named  []atomic.Int32 // by room: the host that the daemon has named last
+	clean  atomic.Int64   // when the last look at all rooms began that found every one
+	asked  atomic.Int64   // resolves that were answered
 	faults []string
 }
 
 // run resolves until ctx is done: all rooms every now and then, and more often the ones that were
 // not found.
 func (r *roomResolver) run(ctx context.Context) {
-	all := make([]int, len(r.spans))
+	all := make([]int, len(r.named))
 	for room := range all {
 		all[room] = room
 	}
@@ -90,7 +91,6 @@ func (r *roomResolver) run(ctx context.Context) {
 				_ = client.Close()
 			}
 			client, _ = testkit.DialSocket(r.host.Socket)
-			r.life++
 		}
 		if rest := due[min(roomScouts, len(due)):]; whole || len(rest) == 0 {
 			missing = r.look(ctx, client, due)
@@ -123,12 +123,12 @@ func (r *roomResolver) look(ctx context.Context, client *wire.Client, due []int)
 				if i >= len(due) || ctx.Err() != nil {
 					return
 				}
-				a, fault := r.resolve(within, client, due[i])
+				authority, fault := r.resolve(within, client, due[i])
 				if ctx.Err() != nil {
 					return // a process that stops does not wait for the answer
 				}
-				r.spans[due[i]] = addAnswer(r.spans[due[i]], a, r.rooms.pause)
-				if a.authority == noHost || fault != "" || r.rooms.away(a.authority) {
+				r.named[due[i]].Store(int32(authority))
+				if authority == noHost || fault != "" || r.rooms.away(authority) {
 					mu.Lock()
 					missing = append(missing, due[i])
 					if fault != "" {
@@ -143,41 +143,36 @@ func (r *roomResolver) look(ctx context.Context, client *wire.Client, due []int)
 	return missing
 }
 
-func (r *roomResolver) resolve(ctx context.Context, client *wire.Client, room int) (a roomSpan, fault string) {
+func (r *roomResolver) resolve(ctx context.Context, client *wire.Client, room int) (authority roomHostNumber, fault string) {
 	var answer struct {
 		Authority string `json:"authority"`
 		Locality  string `json:"locality"`
 		PID       string `json:"pid"`
 		Token     int64  `json:"token"`
 	}
-	a = roomSpan{authority: noHost, life: r.life, firstSent: machineNow()}
 	err := error(wire.ErrClosed)
 	if client != nil {
 		err = client.Call(ctx, "Placement.Resolve", &answer, "room", roomName(room), map[string]any{"wait_ms": 0})
 	}
-	a.firstAnswered = machineNow()
-	a.lastSent, a.lastAnswered = a.firstSent, a.firstAnswered
 	var refusal *wire.Error
 	switch {
 	case errors.As(err, &refusal):
-		a.failure = string(refusal.Code)
 		switch refusal.Code {
 		case wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodePlacementUnserved, wire.CodeLockHeld, wire.CodeActivationFailed, wire.CodeShuttingDown, wire.CodeStoreUnavailable, wire.CodeOverloaded:
 		default:
 			fault = fmt.Sprintf("%v: a resolve of %s fails with %v", r.host, roomName(room), refusal)
 		}
-		return a, fault
+		return noHost, fault
 	case err != nil:
-		a.failure, a.life = roomNoDaemon, 0
-		return a, ""
+		return noHost, ""
 	}
 	r.asked.Add(1)
-	a.authority, a.token = r.rooms.number(answer.Authority), answer.Token
-	local := a.authority == r.host.number
-	if a.authority == noHost || local != (answer.Locality == "local") || local != (answer.Token > 0) || local != (answer.PID != "") {
+	authority = r.rooms.number(answer.Authority)
+	local := authority == r.host.number
+	if authority == noHost || local != (answer.Locality == "local") || local != (answer.Token > 0) || local != (answer.PID != "") {
 		fault = fmt.Sprintf("%v: a resolve of %s is answered %+v", r.host, roomName(room), answer)
 	}
-	return a, fault
+	return authority, fault
 }
 
 // roomSender sends messages to rooms, by whichever process of a host.

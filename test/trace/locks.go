@@ -2,7 +2,6 @@ package trace
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -15,14 +14,6 @@ import (
 type Locks struct {
 	Steps  []LockStep
 	Relied []Reliance
-	// Partial: the store was not seen. A request without an answer may have been carried out,
-	// and nothing is known of floors.
-	Partial bool
-	// Late: the store may be late to see that a lease has ended. Until it grants the lock to
-	// another, this does no harm.
-	Late bool
-	// Jumps: the store may forget its leases, and go on with much greater tokens.
-	Jumps bool
 	// Memory is how many answers the store remembers; 0: unknown.
 	Memory int
 }
@@ -67,10 +58,9 @@ type leaseRecord struct {
 // asked is a request, with the answers to its tries.
 type asked struct {
 	LockStep
-	tries    map[time.Duration]bool
-	answers  map[time.Duration]lockAnswer // by when the try was sent
-	open     bool                         // the host takes an answer
-	answered bool
+	tries   map[time.Duration]bool
+	answers map[time.Duration]lockAnswer // by when the try was sent
+	open    bool                         // the host takes an answer
 }
 
 type lockAnswer struct{ token, leftMS int64 }
@@ -133,7 +123,7 @@ func (l *locks) Tick(s LockStep) {
 	if s.At < l.now {
 		l.breaks("Tick: %s comes at %v, after %v", s.Do, s.At, l.now)
 	}
-	if !l.Partial && s.StoreMS != 0 && s.StoreMS < l.storeMS {
+	if s.StoreMS != 0 && s.StoreMS < l.storeMS {
 		l.breaks("Tick: %s comes at %d by the store's clock, after %d", s.Do, s.StoreMS, l.storeMS)
 	}
 	l.now, l.storeMS = s.At, max(l.storeMS, s.StoreMS)
@@ -208,7 +198,6 @@ func (l *locks) Receive(s LockStep) {
 		l.breaks("Receive: %s has an answer to request %s, sent at %v, which the store did not give", s.Host, s.Number, s.Sent)
 		return
 	}
-	q.answered = true
 	// A later try may find that an earlier one was carried out: then that one's answer has arrived.
 	until := time.Duration(0)
 	for sent, other := range q.answers {
@@ -238,25 +227,6 @@ func (l *locks) token() int64 {
 	return max(l.rec.token, l.floor)
 }
 
-// unseen counts the requests that may have been carried out though no step says so.
-func (l *locks) unseen(op string, token int64) (n int64) {
-	for _, q := range l.asked {
-		if l.Partial && q.Op == op && !q.answered && (op == "acquire" || q.Token == token) {
-			n++
-		}
-	}
-	return n
-}
-
-// skipped is how many tokens may have been granted that no step tells of. The acquire that
-// is granted now has no answer yet, and does not count.
-func (l *locks) skipped() int64 {
-	if l.Partial && (l.Jumps || l.rec.token == 0) {
-		return math.MaxInt64
-	}
-	return max(0, l.unseen("acquire", 0)-1)
-}
-
 // Commit: the store carries the request out.
 func (l *locks) Commit(s LockStep) {
 	l.carriedOut++
@@ -275,9 +245,9 @@ func (l *locks) Commit(s LockStep) {
 	active := l.active(s.StoreMS)
 	switch {
 	case s.Op == "acquire":
-		l.granted(q, s, active && l.unseen("release", l.rec.token) == 0)
+		l.granted(q, s, active)
 		return
-	case !active && !(l.Late && l.rec.active) && l.unseen("renew", q.Token) < 2: // this one is unseen, too
+	case !active:
 		l.breaks("Decided: the store takes a %s of token %d, whose lease is over", s.Op, s.Token)
 	case l.rec.host != q.Host || q.Token != 0 && l.rec.token != q.Token || s.Token != l.rec.token:
 		l.breaks("Meant: the store takes a %s of token %d, and the record has token %d of %s", s.Op, s.Token, l.rec.token, l.rec.host)
@@ -298,7 +268,7 @@ func (l *locks) granted(q *asked, s LockStep, active bool) {
 		l.breaks("Decided: the acquire with number %s is granted twice", s.Number)
 	case s.StoreMS < l.fenceMS && s.StoreMS != 0:
 		l.breaks("Decided: token %d is granted %d ms before the fence ends", s.Token, l.fenceMS-s.StoreMS)
-	case s.Token < next || s.Token-next > l.skipped():
+	case s.Token != next:
 		l.breaks("Token: token %d is granted, and the next one is %d", s.Token, next)
 	case s.Token <= l.greatest:
 		l.breaks("TokensRise: token %d is granted after token %d", s.Token, l.greatest)

@@ -2,7 +2,6 @@ package trace
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -138,37 +137,4 @@ func TestLocks(t *testing.T) {
 		{"relies after the release", "Ask: a relies on token 1 until 61ms, and sent the release at 60ms", func(x *Locks) { x.Relied[0].Until = msec(61) }},
 		{"two rely on it", "OneHolder: tokens 1 and 2 are relied on at 95ms", func(x *Locks) { x.Relied[0].Until = msec(96) }},
 	}, locksExample, func(x Locks) Result { return x.Check() })
-}
-
-// A store that is late may renew a lease that has ended by its own clock, but not one that it has
-// ended.
-func TestLocksLate(t *testing.T) {
-	x := locksExample()
-	x.Late = true
-	x.step("Commit", 1).StoreMS = 1103
-	x.Steps = x.Steps[:8]
-	if r := x.Check(); slices.ContainsFunc(r.Broken, func(b string) bool { return strings.Contains(b, "Decided") }) {
-		t.Errorf("%q", r.Broken)
-	}
-	x = locksExample()
-	x.Late = true
-	x.step("Commit", 1).Op, x.step("Ask", 1).Op, x.step("Receive", 1).Op = "release", "release", "release"
-	if r := x.Check(); !slices.ContainsFunc(r.Broken, func(b string) bool { return strings.Contains(b, "Decided: the store takes a release") }) {
-		t.Errorf("released twice: %q", r.Broken)
-	}
-}
-
-// Unseen events may have happened: where the trace is partial, a request without an answer
-// may have been carried out.
-func TestLocksPartial(t *testing.T) {
-	x := locksExample()
-	x.without("Commit", 2) // the release of a
-	x.Partial = true
-	if r := x.Check(); len(r.Broken) > 0 {
-		t.Errorf("an unseen release: %q", r.Broken)
-	}
-	x.without("Ask", 2) // no client has asked for it
-	if r := x.Check(); len(r.Broken) == 0 {
-		t.Error("without a release the lock was granted, and nothing is wrong")
-	}
 }

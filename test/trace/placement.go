@@ -2,7 +2,6 @@ package trace
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -17,9 +16,6 @@ type Placement struct {
 	Promise time.Duration // how long a process may rely on an answer to Check
 	// Patience is how long a host waits for a silent process.
 	Patience time.Duration
-	// Partial: memberships and records were not seen. Each host is a member for as long as it
-	// acts like one.
-	Partial bool
 }
 
 // PlaceStep is a step.
@@ -95,9 +91,7 @@ func (t Placement) Check() (r Result) {
 		h := p.hosts[s.Host]
 		if h == nil {
 			h = &placeHost{}
-			if p.hosts[s.Host] = h; t.Partial {
-				h.life = 1
-			}
+			p.hosts[s.Host] = h
 		}
 		p.Tick(h, s)
 		act(p, h, s)
@@ -204,14 +198,6 @@ func (p *placement) Outrun(h *placeHost, s PlaceStep) {
 
 // Activate: the host has its process activate the actor (rule "in time").
 func (p *placement) Activate(h *placeHost, s PlaceStep) {
-	if p.Partial {
-		h.owns, h.until = s.Token, math.MaxInt64
-		for _, other := range p.hosts { // the record was free: what they had of it is over
-			if other != h && other.proc != 0 {
-				other.until = min(other.until, s.At)
-			}
-		}
-	}
 	switch {
 	case !p.isMember(h):
 		p.breaks("Activate: %s activates token %d at %v, and its membership ended at %v", s.Host, s.Token, s.At, h.until)
@@ -254,13 +240,10 @@ func (p *placement) Passivate(h *placeHost, s PlaceStep) {
 
 // Stop: the process hears of it.
 func (p *placement) Stop(h *placeHost, s PlaceStep) {
-	if h.proc != s.Token || !h.ends && !p.Partial {
+	if h.proc != s.Token || !h.ends {
 		p.breaks("Stop: the process of %s ends token %d, has %d, and was told: %v", s.Host, s.Token, h.proc, h.ends)
 	}
 	h.proc, h.relies = 0, 0
-	if p.Partial {
-		h.runs, h.owns, h.ends = 0, 0, false
-	}
 }
 
 // Remove: the host takes its name out of the record, which keeps version and token. It may

@@ -8,8 +8,7 @@ import (
 )
 
 // Pool is the trace of a pool that is seen whole: its store, its wire, its daemons and their
-// folders. docs/model/Pool.tla must allow each of its steps after the steps before it. Trace is
-// for a pool that is seen from outside.
+// folders. docs/model/Pool.tla must allow each of its steps after the steps before it.
 //
 // The checker knows what each process wrote to its folder. It does not look at what accidents
 // made of that: a process that adopts something else than the last one wrote there is refused.
