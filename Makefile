@@ -66,10 +66,6 @@ simulate:
 model: setup
 	@KZTEST_RING=deep $(GO) test ./test/model -count=1 -v -timeout 60m -model.full | grep -v '^=== '
 
-## capacity: how many hosts fit on a pool: the tables of docs/capacity.md.
-capacity:
-	@KZTEST_RING=deep $(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
-
 ## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 6 minutes; BENCH=-h explains.
 bench: build bin-bench
 	@bin/bench ids $(BENCH)

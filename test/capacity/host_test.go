@@ -16,9 +16,8 @@ import (
 
 // The defaults of packaging/kazahanad.yaml.
 const (
-	retryInterval  = time.Second
-	retryMax       = time.Minute
-	verifyInterval = 10 * time.Second
+	retryInterval = time.Second
+	retryMax      = time.Minute
 )
 
 // poll is how often a keeper asks to be woken while nothing is due. The clocks
@@ -126,23 +125,15 @@ type service struct {
 	host  *host
 	name  string
 	saved state.Saved // durable
-	taken []taken     // grants that the keeper may yet release
 	life  int         // counts the processes
 	core  *keeper.Core
 	held  []lease.Lease
 	had   bool // a usable lease in this life
 }
 
-// taken points at the record of a grant.
-type taken struct {
-	key   lease.Key
-	grant int
-}
-
 // forget empties the durable state.
 func (s *service) forget() {
 	s.saved = state.Saved{Timeline: s.host.w.terms.Timeline, Source: state.SourceConfig}
-	s.taken = nil
 }
 
 // start begins a life.
@@ -150,10 +141,7 @@ func (s *service) start() {
 	w := s.host.w
 	cfg := keeper.Config{
 		Service: s.name, MaxThroughput: w.leases * w.terms.Layout().Throughput(),
-		RetryInterval: retryInterval, RetryMax: retryMax, VerifyEvery: verifyInterval,
-	}
-	if !w.everyPoll {
-		cfg.VerifyEvery = 0 // a stop verifies all the same
+		RetryInterval: retryInterval, RetryMax: retryMax,
 	}
 	core, first := keeper.NewCore(cfg, s.saved, s.host.rnd, s.moment())
 	s.core, s.held = core, first.Held
@@ -211,11 +199,10 @@ func (s *service) moment() keeper.Moment {
 
 // next is when the keeper is to be woken. It asked for a nap; a nap as long as its poll
 // says only that nothing is due, and then the next time at which something can be is when
-// a lease or the wait after a failure ends. A test compares this with waking it at every
-// poll.
+// a lease or the wait after a failure ends.
 func (s *service) next(nap time.Duration) int64 {
 	w := s.host.w
-	if w.everyPoll || nap < poll {
+	if nap < poll {
 		return w.now + nap.Milliseconds()
 	}
 	next := w.length + 1
@@ -253,8 +240,6 @@ func (s *service) look() {
 	s.had = usable
 }
 
-// The way to the provider. It notes what comes of each call.
-
 func (s *service) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 	w := s.host.w
 	w.acquires++
@@ -264,24 +249,12 @@ func (s *service) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 		w.failed++
 		w.lastFailed = w.now
 		w.blame(s, err)
-		w.note(s, "short")
 		err = nil // the keeper takes what there is
 	} else if err != nil {
 		w.failed++
 		w.lastFailed = w.now
 		w.blame(s, fmt.Errorf("acquire: %w", err))
-		w.note(s, "refused")
 		return nil, err
-	}
-	w.note(s, "granted")
-	for _, old := range s.held {
-		if left := old.Expired - w.nowMS(); left > 0 {
-			w.closest = min(w.closest, left)
-		}
-	}
-	for _, granted := range leases {
-		s.taken = append(s.taken, taken{granted.Key(), len(w.grants)})
-		w.grants = append(w.grants, grant{host: s.host.number, from: granted.Created, to: granted.ReservedUntil})
 	}
 	return leases, nil
 }
@@ -291,22 +264,9 @@ func (s *service) release(req provider.ReleaseRequest) {
 	if w.keepReleases {
 		return
 	}
-	w.note(s, "released")
-	start := w.terms.Layout().Slot(req.ID).Start
-	i := slices.IndexFunc(s.taken, func(t taken) bool { return t.key.Start == start && w.grants[t.grant].to > w.nowMS() })
-	number := s.taken[i].grant
-	s.taken = slices.Delete(s.taken, i, i+1)
-	arrive := func() {
+	w.at(w.now+w.releaseTakes, func() {
 		if err := w.provider.Release(context.Background(), req); err != nil {
 			w.blame(s, fmt.Errorf("release: %w", err))
-			return
 		}
-		g := &w.grants[number]
-		g.to = max(provider.ReleasedEnd(g.from, g.to, req.TimestampMS), w.nowMS())
-	}
-	if w.releaseTakes > 0 {
-		w.at(w.now+w.releaseTakes, arrive)
-		return
-	}
-	arrive()
+	})
 }

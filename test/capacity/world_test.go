@@ -3,7 +3,6 @@ package capacity
 import (
 	"container/heap"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"time"
 
@@ -40,9 +39,7 @@ type scenario struct {
 
 	releaseTakes int64 // from when it is sent until the slot is free
 	keepReleases bool  // releases do not reach the provider
-	everyPoll    bool  // keepers are woken as often as they ask to be, and verify
 	stopAtFault  bool
-	stopAtGap    bool
 }
 
 // wave is a deployment: every host restarts once, evenly within over from at on.
@@ -80,27 +77,17 @@ type world struct {
 	provider provider.Provider
 	all      []*host
 
-	grants     []grant
 	acquires   int
 	failed     int    // acquires that brought nothing or less than was asked for
 	lastFailed int64  // when the last of them was
 	gaps       int    // times that a service had a lease and then none
 	lastGap    int64  // when a host was without a lease last
-	closest    int64  // least time that was left of a lease when its successor came
 	fault      string // the first of either
-	trace      uint64 // of who asked for what, when, and how it went
 }
 
-// grant is for how long a grant took its slot.
-type grant struct {
-	host     int
-	from, to int64 // Unix ms
-}
-
-// newWorld prepares a run. open makes the provider, which reads the clock.
-func newWorld(seed uint64, s scenario, open func(nowMS func() int64) provider.Provider) *world {
-	w := &world{scenario: s, seed: seed, closest: s.terms.Term.Milliseconds()}
-	w.provider = open(w.nowMS)
+// newWorld prepares a run, for a provider that is set before it.
+func newWorld(seed uint64, s scenario) *world {
+	w := &world{scenario: s, seed: seed}
 	for i := range s.hosts {
 		w.all = append(w.all, newHost(w, i))
 	}
@@ -112,7 +99,7 @@ func (w *world) nowMS() int64 { return beginMS + w.now }
 // run lets the time pass until the scenario ends.
 func (w *world) run() {
 	for len(w.queue) > 0 && w.queue[0].at <= w.length {
-		if w.stopAtFault && w.fault != "" || w.stopAtGap && w.gaps > 0 {
+		if w.stopAtFault && w.fault != "" {
 			return
 		}
 		e := heap.Pop(&w.queue).(event)
@@ -129,32 +116,12 @@ func (w *world) at(t int64, do func()) {
 	heap.Push(&w.queue, event{at: t, order: w.queued, do: do})
 }
 
-// without is how many services are without a usable lease.
-func (w *world) without() (n int) {
-	for _, h := range w.all {
-		for _, s := range h.services {
-			if h.up && !s.usable() {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 // blame notes what must not happen.
 func (w *world) blame(s *service, what error) {
 	if w.fault == "" {
 		w.fault = fmt.Sprintf("seed %d: host %d, service %s, after %v: %v",
 			w.seed, s.host.number, s.name, time.Duration(w.now)*time.Millisecond, what)
 	}
-}
-
-// note adds to the trace, in which the order within a millisecond does not
-// count: it is another when keepers are woken at other times between.
-func (w *world) note(s *service, what string) {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%d %d %s %s", w.now, s.host.number, s.name, what)
-	w.trace += h.Sum64()
 }
 
 type event struct {
