@@ -127,17 +127,13 @@ packages:
 test-packages:
 	@scripts/test-packages
 
-## release: everything that is published of the last commit, in dist/: built twice and compared, with a bill of materials, provenance and checksums that KEY signs; docs/packages.md.
+## release: everything that is published of the last commit, in dist/: built twice and compared, with checksums that KEY signs; docs/packages.md.
 release:
 	@scripts/release
 
 ## release-check: the same with a key that exists for a moment, and keeps nothing; ten minutes and more, TARGETS=linux/amd64 shortens it to two.
 release-check:
 	@scripts/release-check
-
-## repositories: adds the packages in dist/ to an apt and a yum repository below SITE, signed by GPG_KEY; docs/packages.md.
-repositories:
-	@scripts/repositories "$(or $(PACKAGES),dist)" "$(SITE)"
 
 clean:
 	@rm -rf bin

@@ -74,7 +74,7 @@ var own = map[string][]string{
 	"internal/address":                       {},
 	"internal/caller":                        {"internal/address", "internal/wire"},
 	"internal/operator/manual":               {"internal/operator/config"},
-	"packaging/bill":                         {},
+	"packaging/licences":                     {},
 	"packaging/sample":                       {},
 	"packaging/validate/apiserver/server":    {},
 	"internal/operator/config":               {"internal/didyoumean", "internal/address", "internal/keyname", "internal/snowflake"},
