@@ -1,7 +1,7 @@
-# Targets: run, build, test, check, lint, fuzz, proof, mutants, model, capacity, bench, bench-check, bench-short,
+# Targets: run, build, test, check, lint, fuzz, proof, mutants, model, bench, bench-check, bench-short,
 # bench-leases, bench-locks, bench-clients, test-etcd, storm,
-# chaos, roll, validate-k8s, pictures, cross, packages,
-# test-packages, release, release-check, repositories, clean.
+# chaos, roll, pictures, cross, packages,
+# test-packages, release, release-check, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -15,7 +15,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
+.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm chaos roll pictures cross packages test-packages release release-check clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -105,10 +105,6 @@ chaos: setup
 ## roll: under kazahanad run, an unmodified generator is scaled from 1 replica to 50 on 64 machine IDs, replaced, and scaled back, with kills; make check does it with 12.
 roll: setup
 	@KZTEST_RING=deep $(GO) test ./cmd/kazahanad -count=1 -v -run '^TestRunRolls$$' -roll.replicas=50
-
-## validate-k8s: the Kubernetes manifests by the API server's own validation; building that takes minutes.
-validate-k8s:
-	@cd packaging/validate/apiserver && CGO_ENABLED=0 $(GO) test -count=1 -v ./...
 
 ## pictures: takes those of docs/status-page.md anew, in four minutes.
 pictures: setup

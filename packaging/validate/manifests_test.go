@@ -1,6 +1,6 @@
 // Package validate checks the files of packaging for containers: the manifests by the
 // Kubernetes API types and its pod security standards, the Dockerfile by its own parser
-// and by carrying it out; and the alerts of a fleet by Prometheus' own evaluation. It is
+// and by carrying it out; and the scrape jobs by Prometheus' own relabelling. It is
 // a module of its own so that these are no dependencies of kazahana.
 package validate
 

@@ -1,13 +1,13 @@
 package kubetest
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -31,21 +31,30 @@ func repository(path ...string) string {
 // object is one of the API's, as JSON or YAML have it.
 type object = map[string]any
 
+// documents are the objects of a manifest.
+func documents(t testing.TB, text []byte) (all []object) {
+	t.Helper()
+	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var one object
+		err := decoder.Decode(&one)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		must.Succeed(t, err)
+		all = append(all, one)
+	}
+}
+
 // shipped are the objects of packaging/k8s-sidecar.yaml, by kind.
 func shipped(t testing.TB) map[string]object {
 	t.Helper()
 	text, err := os.ReadFile(repository("packaging", "k8s-sidecar.yaml"))
 	must.Succeed(t, err)
 	all := map[string]object{}
-	for documents := yaml.NewDecoder(strings.NewReader(string(text))); ; {
-		var one object
-		err := documents.Decode(&one)
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		must.Succeed(t, err)
+	for _, one := range documents(t, text) {
 		all[fmt.Sprint(one["kind"])] = one
 	}
+	return all
 }
 
 // Verbs returns the verbs that the Role of packaging/k8s-sidecar.yaml gives on leases.
