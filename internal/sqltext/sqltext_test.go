@@ -1,4 +1,4 @@
-package main
+package sqltext
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ var asked = map[string]string{
 
 func functions(t *testing.T, dialect string, s split) string {
 	t.Helper()
-	text, err := writeSQL(dialect, s.Layout, s.epochMS)
+	text, err := Write(dialect, s.Layout, s.epochMS)
 	must.Succeed(t, err)
 	return text
 }
@@ -216,7 +216,7 @@ func someIntervals(s split, dialect string) [][2]time.Time {
 
 func TestAnEpochThatSQLCannotWriteIsRefused(t *testing.T) {
 	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
-		if text, err := writeSQL(dialect, snowflake.DefaultLayout(), year10000); err == nil {
+		if text, err := Write(dialect, snowflake.DefaultLayout(), year10000); err == nil {
 			t.Errorf("%s: %s", dialect, text)
 		}
 	}
