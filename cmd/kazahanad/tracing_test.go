@@ -77,56 +77,47 @@ func tracedPair(t *testing.T, variables ...string) (server *testkit.LeaseServer,
 // Seed 003-7.2-11.
 func TestTraces(t *testing.T) {
 	t.Parallel()
-	for _, protocol := range []string{"http/protobuf", "grpc"} {
-		t.Run(protocol, func(t *testing.T) {
-			t.Parallel()
-			collector := otlptest.New(t)
-			endpoint := collector.HTTP
-			if protocol == "grpc" {
-				endpoint = collector.GRPC
-			}
-			server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_BSP_SCHEDULE_DELAY=100")
-			await.Eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
-				return len(tracesOf(collector, "kazahanad")["provider verify"]) > 0
-			})
-			d.Terminate()
-			server.Terminate()
-			near, far := tracesOf(collector, "kazahanad"), tracesOf(collector, "kazahana-lease-server")
+	collector := otlptest.New(t)
+	server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.HTTP, "OTEL_BSP_SCHEDULE_DELAY=100")
+	await.Eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
+		return len(tracesOf(collector, "kazahanad")["provider verify"]) > 0
+	})
+	d.Terminate()
+	server.Terminate()
+	near, far := tracesOf(collector, "kazahanad"), tracesOf(collector, "kazahana-lease-server")
 
-			for call, route := range map[string]string{"acquire": "POST /lease", "release": "DELETE /lease/{id}", "verify": "POST /leases/verify"} {
-				asked := near.first(t, "provider "+call)
-				if host, port, _ := net.SplitHostPort(server.Address); asked.Attributes["server.address"] != host || asked.Attributes["server.port"] != port {
-					t.Errorf("%s went to %v", call, asked.Attributes)
-				}
-				answered := far.childOf(t, asked, route)
-				if granted := far.childOf(t, answered, "provider "+call); granted.Attributes["db.system.name"] != "sqlite" {
-					t.Errorf("%s was carried out by %v", call, granted.Attributes)
-				}
-			}
-			for method, op := range map[string]string{"Lock.Acquire": "lock store acquire", "Lock.Release": "lock store release", "Sequence.NextBatch": "sequence store next"} {
-				route := map[string]string{
-					"Lock.Acquire": "POST /v1/locks/{key}/acquire", "Lock.Release": "POST /v1/locks/{key}/release", "Sequence.NextBatch": "POST /v1/sequences/{key}/next",
-				}[method]
-				asked := near.childOf(t, near.first(t, method), op)
-				far.childOf(t, far.childOf(t, asked, route), op)
-			}
-			codes := map[string]int{}
-			for _, s := range near["Lock.Acquire"] {
-				codes[s.Attributes["rpc.response.status_code"]]++
-			}
-			if codes["ok"] != 1 || codes["LOCK_HELD"] != 1 {
-				t.Errorf("locks were answered with %v", codes)
-			}
-			for _, s := range collector.Spans() {
-				if text := fmt.Sprint(s); strings.Contains(text, "wilhelmina") || strings.Contains(s.Name, "NextID") {
-					t.Errorf("a key or a request for IDs is in %s", text)
-				}
-			}
-			for _, log := range []*testkit.Log{d.Log, server.Log} {
-				if !logsOf(t, log)[event{"info", "tracing", "traces are sent"}] {
-					t.Errorf("the log does not say where traces go:\n%s", log)
-				}
-			}
-		})
+	for call, route := range map[string]string{"acquire": "POST /lease", "release": "DELETE /lease/{id}", "verify": "POST /leases/verify"} {
+		asked := near.first(t, "provider "+call)
+		if host, port, _ := net.SplitHostPort(server.Address); asked.Attributes["server.address"] != host || asked.Attributes["server.port"] != port {
+			t.Errorf("%s went to %v", call, asked.Attributes)
+		}
+		answered := far.childOf(t, asked, route)
+		if granted := far.childOf(t, answered, "provider "+call); granted.Attributes["db.system.name"] != "sqlite" {
+			t.Errorf("%s was carried out by %v", call, granted.Attributes)
+		}
+	}
+	for method, op := range map[string]string{"Lock.Acquire": "lock store acquire", "Lock.Release": "lock store release", "Sequence.NextBatch": "sequence store next"} {
+		route := map[string]string{
+			"Lock.Acquire": "POST /v1/locks/{key}/acquire", "Lock.Release": "POST /v1/locks/{key}/release", "Sequence.NextBatch": "POST /v1/sequences/{key}/next",
+		}[method]
+		asked := near.childOf(t, near.first(t, method), op)
+		far.childOf(t, far.childOf(t, asked, route), op)
+	}
+	codes := map[string]int{}
+	for _, s := range near["Lock.Acquire"] {
+		codes[s.Attributes["rpc.response.status_code"]]++
+	}
+	if codes["ok"] != 1 || codes["LOCK_HELD"] != 1 {
+		t.Errorf("locks were answered with %v", codes)
+	}
+	for _, s := range collector.Spans() {
+		if text := fmt.Sprint(s); strings.Contains(text, "wilhelmina") || strings.Contains(s.Name, "NextID") {
+			t.Errorf("a key or a request for IDs is in %s", text)
+		}
+	}
+	for _, log := range []*testkit.Log{d.Log, server.Log} {
+		if !logsOf(t, log)[event{"info", "tracing", "traces are sent"}] {
+			t.Errorf("the log does not say where traces go:\n%s", log)
+		}
 	}
 }

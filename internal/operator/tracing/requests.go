@@ -20,10 +20,7 @@ var untraced = []string{"/healthz", "/readyz", "/metrics", "/{$}", "/"}
 // pattern is one of http.ServeMux, and next returns the status of its answer.
 func (t *Tracing) Route(pattern string, next func(http.ResponseWriter, *http.Request) int) func(http.ResponseWriter, *http.Request) int {
 	method, path, ok := strings.Cut(pattern, " ")
-	if t == nil || !ok {
-		return next
-	}
-	if slices.Contains(untraced, path) {
+	if t == nil || !ok || slices.Contains(untraced, path) {
 		return next
 	}
 	// The path may contain a key, and the other headers are the peer's own words.

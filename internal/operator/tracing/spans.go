@@ -3,7 +3,6 @@ package tracing
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -158,12 +157,7 @@ func providerOutcome(err error) (word string, failed bool) {
 	case errors.Is(err, provider.ErrInvalid), errors.Is(err, provider.ErrNotFound), errors.Is(err, provider.ErrBadSignature),
 		errors.Is(err, provider.ErrTimestampSkew), errors.Is(err, provider.ErrNone), errors.Is(err, errors.ErrUnsupported):
 		return "refused", false
-	case errors.Is(err, context.Canceled):
-		return "canceled", false
 	}
-	var slow net.Error
-	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
-		return "timeout", true
-	}
-	return "unavailable", true
+	word = storecall.Failure(err)
+	return word, storecall.Failed(word)
 }

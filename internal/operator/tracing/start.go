@@ -1,14 +1,17 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -50,21 +53,18 @@ type Tracing struct {
 // yet, and never fails: it logs errors.
 func Start(o Options) *Tracing {
 	t := &Tracing{log: o.Log.With(zap.String("component", "tracing")), propagator: propagation.TraceContext{}}
-	env, err := readEnvironment(os.Getenv)
+	place, err := endpoint(os.Getenv)
 	if err != nil {
 		t.log.Warn(err.Error())
 	}
-	if !env.enabled {
+	if place == "" {
 		return nil
 	}
 	// The library would write to stderr beside the log, and repeat values that may be
 	// secrets.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
-	for _, name := range insecure { // the endpoint's scheme decides, as in the standard
-		_ = os.Unsetenv(name)
-	}
-	if t.exporter, err = newExporter(env.protocol); err != nil {
+	if t.exporter, err = otlptracehttp.New(context.Background()); err != nil { // which does not connect
 		t.log.Error("no traces are sent", zap.Error(err))
 		return nil
 	}
@@ -74,8 +74,25 @@ func Start(o Options) *Tracing {
 	}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { seldom.Warn("spans could not be sent, and are lost", zap.Error(err)) }))
 	t.tracer = t.spans.Tracer(scope, trace.WithInstrumentationVersion(o.Version), trace.WithSchemaURL(semconv.SchemaURL))
-	t.log.Info("traces are sent", zap.String("endpoint", env.place), zap.String("protocol", env.protocol))
+	t.log.Info("traces are sent", zap.String("endpoint", place))
 	return t
+}
+
+// endpoint reads the variables that say whether traces are sent, and where: to a place that the
+// log may show. "" is nowhere. The library reads all others. As the standard demands, an invalid
+// value is ignored: these variables are often set for a whole fleet.
+func endpoint(lookup func(string) string) (place string, err error) {
+	get := func(name string) string { return strings.TrimSpace(lookup(name)) }
+	at := cmp.Or(get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), get("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if at == "" || strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") || strings.Contains(get("OTEL_TRACES_EXPORTER"), "none") {
+		return "", nil
+	}
+	u, err := url.Parse(at)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return "", errors.New("no traces are sent: the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT or " +
+			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is a URL like http://localhost:4318")
+	}
+	return u.Scheme + "://" + u.Host + u.Path, nil
 }
 
 // With makes spans with a tracer of the caller's, who sends them. A nil tracer makes
@@ -87,24 +104,11 @@ func With(tracer trace.Tracer) *Tracing {
 	return &Tracing{tracer: tracer, propagator: propagation.TraceContext{}}
 }
 
-func newExporter(protocol string) (*otlptrace.Exporter, error) {
-	// Neither constructor connects, so the context has no effect.
-	if protocol == protocolGRPC {
-		return otlptracegrpc.New(context.Background())
-	}
-	return otlptracehttp.New(context.Background())
-}
-
 // describe describes the process. The variables come last, and win.
 func describe(o Options) *resource.Resource {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	r, _ := resource.New(context.Background(), // an invalid variable is ignored
-		resource.WithTelemetrySDK(),
-		resource.WithAttributes(semconv.ServiceName(o.Service), semconv.ServiceVersion(o.Version),
-			semconv.HostName(host), semconv.ProcessPID(os.Getpid())),
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithProcessPID(),
+		resource.WithAttributes(semconv.ServiceName(o.Service), semconv.ServiceVersion(o.Version)),
 		resource.WithFromEnv())
 	return r
 }

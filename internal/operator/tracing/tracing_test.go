@@ -289,18 +289,14 @@ func TestVariables(t *testing.T) {
 	for what, variables := range map[string]map[string]string{
 		"http":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP"},
 		"http, with slash": {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP/"},
-		"grpc":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "GRPC", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
 		"of traces":        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "HTTP/v1/traces", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
-		"grpc of traces":   {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "GRPC", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
-		"scheme decides":   {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP", "OTEL_EXPORTER_OTLP_INSECURE": "false"},
 		"gzip":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
 		"all":              {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP", "OTEL_TRACES_SAMPLER": "always_on", "OTEL_TRACES_EXPORTER": "otlp"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := otlptest.New(t)
-			place := strings.NewReplacer("HTTP", c.HTTP, "GRPC", c.GRPC)
 			for name, value := range variables {
-				t.Setenv(name, place.Replace(value))
+				t.Setenv(name, strings.ReplaceAll(value, "HTTP", c.HTTP))
 			}
 			t.Setenv("OTEL_SERVICE_NAME", "my ids")
 			t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.version=ignored%20not")
@@ -409,26 +405,22 @@ func TestHangingCollector(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // nothing accepts
 	must.Succeed(t, err)
 	defer listener.Close()
-	for _, protocol := range []string{"grpc", "http/protobuf"} {
-		t.Run(protocol, func(t *testing.T) {
-			tr, logs := start(t, map[string]string{
-				"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-				// Were it not for the deadline of Close, it would last for as long.
-				"OTEL_EXPORTER_OTLP_TIMEOUT": "3600000", "OTEL_BSP_EXPORT_TIMEOUT": "3600000",
-				"OTEL_BSP_SCHEDULE_DELAY": "1", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4",
-			})
-			s := tr.Locks(lock.OnRecords(memory.New(nil)), "memory:")
-			for range 10_000 {
-				_, _ = s.Get(t.Context(), "default", "k")
-			}
-			began := time.Now()
-			tr.Close()
-			if took := time.Since(began); took > await.Patience {
-				t.Errorf("Close took %v", took)
-			}
-			if n := logs.FilterLevelExact(zapcore.WarnLevel).Len(); n > 2 {
-				t.Errorf("%d warnings: %v", n, logs.All())
-			}
-		})
+	tr, logs := start(t, map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + listener.Addr().String(),
+		// Were it not for the deadline of Close, it would last for as long.
+		"OTEL_EXPORTER_OTLP_TIMEOUT": "3600000", "OTEL_BSP_EXPORT_TIMEOUT": "3600000",
+		"OTEL_BSP_SCHEDULE_DELAY": "1", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4",
+	})
+	s := tr.Locks(lock.OnRecords(memory.New(nil)), "memory:")
+	for range 10_000 {
+		_, _ = s.Get(t.Context(), "default", "k")
+	}
+	began := time.Now()
+	tr.Close()
+	if took := time.Since(began); took > await.Patience {
+		t.Errorf("Close took %v", took)
+	}
+	if n := logs.FilterLevelExact(zapcore.WarnLevel).Len(); n > 2 {
+		t.Errorf("%d warnings: %v", n, logs.All())
 	}
 }

@@ -1,14 +1,12 @@
 // Package otlptest is a collector of OpenTelemetry traces for tests: it takes what an
-// exporter sends by OTLP, over HTTP and gRPC, and keeps it.
+// exporter sends by OTLP over HTTP, and keeps it.
 package otlptest
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -19,8 +17,6 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/encoding/gzip" // which exporters may use
 	"google.golang.org/protobuf/proto"
 )
 
@@ -38,9 +34,7 @@ type Span struct {
 
 // Collector receives spans.
 type Collector struct {
-	collector.UnimplementedTraceServiceServer
-
-	HTTP, GRPC string // its endpoints, as OTEL_EXPORTER_OTLP_ENDPOINT has them
+	HTTP string // its endpoint, as OTEL_EXPORTER_OTLP_ENDPOINT has it
 
 	mu    sync.Mutex
 	spans []Span
@@ -53,19 +47,7 @@ func New(t testing.TB) *Collector {
 	c := &Collector{}
 	web := httptest.NewServer(http.HandlerFunc(c.post))
 	t.Cleanup(web.Close)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	collector.RegisterTraceServiceServer(server, c)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		server.Stop()
-		<-served
-	})
-	c.HTTP, c.GRPC = web.URL, "http://"+listener.Addr().String()
+	c.HTTP = web.URL
 	return c
 }
 
@@ -96,12 +78,6 @@ func (c *Collector) post(w http.ResponseWriter, r *http.Request) {
 	answer, _ := proto.Marshal(&collector.ExportTraceServiceResponse{})
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	_, _ = w.Write(answer)
-}
-
-// Export implements collector.TraceServiceServer.
-func (c *Collector) Export(_ context.Context, message *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
-	c.take(message, nil)
-	return &collector.ExportTraceServiceResponse{}, nil
 }
 
 func (c *Collector) take(message *collector.ExportTraceServiceRequest, header http.Header) {
@@ -146,7 +122,7 @@ func (c *Collector) Spans() []Span {
 	return slices.Clone(c.spans)
 }
 
-// Requests are the headers of the HTTP requests received, nil for those of gRPC.
+// Requests are the headers of the requests received.
 func (c *Collector) Requests() []http.Header {
 	c.mu.Lock()
 	defer c.mu.Unlock()
