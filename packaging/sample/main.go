@@ -1,27 +1,29 @@
 // Command sample writes the commented configurations of the packages from the structs of
-// package config: the comment of each field, and its default or an example.
+// package config: the help of each key, and its default or an example.
 //
 //	go run ./packaging/sample
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"reflect"
-	"strconv"
+	"slices"
 	"strings"
+
+	"github.com/kazahana/kazahana/internal/operator/config"
 )
 
 // samples are the files, and the structs that they show.
-var samples = map[string]string{"kazahanad.yaml": "Serve", "lease-server.yaml": "LeaseServer"}
+var samples = map[string]reflect.Type{
+	"kazahanad.yaml": reflect.TypeFor[config.Serve](), "lease-server.yaml": reflect.TypeFor[config.LeaseServer](),
+}
 
 func main() {
-	for file, name := range samples {
-		text, err := sample("internal/operator/config", "packaging/sample", file, name)
+	for file, keys := range samples {
+		text, err := sample("packaging/sample", file, keys)
 		if err == nil {
 			err = os.WriteFile(filepath.Join("packaging", file), []byte(text), 0o644)
 		}
@@ -34,74 +36,57 @@ func main() {
 
 // sample is the text of a configuration: its introduction, which is a file of its own, and
 // the keys of a struct.
-func sample(source, own, file, name string) (string, error) {
+func sample(own, file string, keys reflect.Type) (string, error) {
 	head, err := os.ReadFile(filepath.Join(own, file+".head"))
 	if err != nil {
 		return "", err
 	}
-	structs, err := structsIn(source)
-	if err != nil {
-		return "", err
-	}
-	w := &writer{structs: structs}
+	w := &writer{words: keysForFlags()}
 	w.text.Write(head)
-	w.keys(structs[name], "")
+	w.keys(keys, "")
 	return w.text.String(), nil
 }
 
-// structsIn are the structs that a package declares, by name.
-func structsIn(dir string) (map[string]*ast.StructType, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]*ast.StructType{}
-	for _, path := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		if err != nil {
-			return nil, err
+// keysForFlags replaces the names of flags by those of keys.
+func keysForFlags() *strings.Replacer {
+	var flags []string
+	for _, keys := range samples {
+		for _, field := range reflect.VisibleFields(keys) {
+			flags = append(flags, field.Tag.Get("name"))
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if t, ok := n.(*ast.TypeSpec); ok {
-				if s, ok := t.Type.(*ast.StructType); ok {
-					all[t.Name.Name] = s
-				}
-			}
-			return true
-		})
 	}
-	return all, nil
+	slices.SortFunc(flags, func(a, b string) int { return len(b) - len(a) }) // of two that match, the longer one
+	var pairs []string
+	for _, flag := range flags {
+		if key := strings.ReplaceAll(flag, "-", "_"); key != flag {
+			pairs = append(pairs, "--"+flag, key, flag, key)
+		}
+	}
+	return strings.NewReplacer(pairs...)
 }
 
 // writer writes keys under the headings of their groups.
 type writer struct {
-	structs map[string]*ast.StructType
-	text    strings.Builder
-	group   string
+	text  strings.Builder
+	group string
+	words *strings.Replacer
 }
 
 // keys writes the keys of a struct; fields without a group have the struct's.
-func (w *writer) keys(of *ast.StructType, group string) {
-	for _, field := range of.Fields.List {
-		tag := reflect.StructTag("")
-		if field.Tag != nil {
-			text, _ := strconv.Unquote(field.Tag.Value)
-			tag = reflect.StructTag(text)
-		}
-		own := tag.Get("group")
-		if own == "" {
-			own = group
-		}
-		if name, is := field.Type.(*ast.Ident); is && len(field.Names) == 0 && w.structs[name.Name] != nil {
-			w.keys(w.structs[name.Name], own)
-		} else if key := tag.Get("name"); key != "" && own != "" {
+func (w *writer) keys(of reflect.Type, group string) {
+	for i := range of.NumField() {
+		field := of.Field(i)
+		own := cmp.Or(field.Tag.Get("group"), group)
+		if field.Anonymous && field.Type.Kind() == reflect.Struct {
+			w.keys(field.Type, own)
+		} else if name := field.Tag.Get("name"); name != "" && own != "" {
 			w.heading(own)
-			w.key(strings.ReplaceAll(key, "-", "_"), field.Doc.Text(), tag)
+			w.key(strings.ReplaceAll(name, "-", "_"), field.Tag)
 		}
 	}
 }
 
-// width is the width of a heading.
+// width is the width of a line.
 const width = 78
 
 func (w *writer) heading(group string) {
@@ -113,14 +98,17 @@ func (w *writer) heading(group string) {
 	fmt.Fprintf(&w.text, "\n\n%s%s\n", line, strings.Repeat("-", width-len(line)))
 }
 
-// key writes the comment of a key, and a line that sets it. A key without a comment shares the
-// comment of the key before.
-func (w *writer) key(key, doc string, tag reflect.StructTag) {
-	if doc != "" {
-		w.text.WriteString("\n")
-		for line := range strings.Lines(doc) {
-			w.text.WriteString("# " + line)
+// key writes the help of a key, and a line that sets it.
+func (w *writer) key(key string, tag reflect.StructTag) {
+	w.text.WriteString("\n#")
+	column := 1
+	for word := range strings.FieldsSeq(w.words.Replace(tag.Get("help"))) {
+		if column+1+len(word) > width {
+			w.text.WriteString("\n#")
+			column = 1
 		}
+		w.text.WriteString(" " + word)
+		column += 1 + len(word)
 	}
 	value, hasDefault := tag.Lookup("default")
 	if !hasDefault {
@@ -134,7 +122,5 @@ func (w *writer) key(key, doc string, tag reflect.StructTag) {
 	if strings.HasPrefix(value, "\n") {
 		line = key + ":" + value
 	}
-	for part := range strings.SplitSeq(line, "\n") {
-		w.text.WriteString(mark + part + "\n")
-	}
+	w.text.WriteString("\n" + mark + strings.ReplaceAll(line, "\n", "\n"+mark) + "\n")
 }

@@ -32,8 +32,8 @@ func (s *Serve) check(now time.Time) error {
 		return fmt.Errorf("%s needs a store, and %s is none: placement lives on its locks", s.Cite("placement_authority"), s.Cite("store"))
 	}
 	if s.TopologyInterval > s.PlacementTTL/2 {
-		return fmt.Errorf("%s %s is longer than half of %s %s", s.Cite("topology_interval"), formatDuration(s.TopologyInterval),
-			s.Cite("placement_ttl"), formatDuration(s.PlacementTTL))
+		return fmt.Errorf("%s %s is longer than half of %s %s", s.Cite("topology_interval"), s.TopologyInterval,
+			s.Cite("placement_ttl"), s.PlacementTTL)
 	}
 	return s.checkListeners()
 }
@@ -47,11 +47,7 @@ func (s *Serve) checkListeners() error {
 			continue
 		}
 		if other := taken[l.at]; other != "" {
-			what := "address"
-			if strings.HasPrefix(l.at, "unix:") {
-				what = "socket"
-			}
-			return fmt.Errorf("%s and %s are the same %s", s.Cite(l.key), s.Cite(other), what)
+			return fmt.Errorf("%s and %s are the same address", s.Cite(l.key), s.Cite(other))
 		}
 		if !strings.HasSuffix(l.at, ":0") { // any free port
 			taken[l.at] = l.key
@@ -75,8 +71,8 @@ func (a *Access) checkGroup(from origins) error {
 func (s *Serve) checkService(name string, service Service, now time.Time) error {
 	if service.AcquireRetryInterval > service.AcquireRetryMaxInterval {
 		return fmt.Errorf("%s %s is longer than %s %s",
-			s.citeIn(name, "acquire_retry_interval"), formatDuration(service.AcquireRetryInterval),
-			s.citeIn(name, "acquire_retry_max_interval"), formatDuration(service.AcquireRetryMaxInterval))
+			s.citeIn(name, "acquire_retry_interval"), service.AcquireRetryInterval,
+			s.citeIn(name, "acquire_retry_max_interval"), service.AcquireRetryMaxInterval)
 	}
 	if scheme(s.Provider) == "none:" && service.Fallback != FallbackCachedRandom {
 		return fmt.Errorf("%s none: never gives a lease, and %s %s refuses IDs that no lease ever stood behind: every request for service %s would fail",
@@ -106,8 +102,8 @@ func (s *Serve) checkTerms(now time.Time) error {
 		for _, v := range s.Overrides[name].members {
 			switch {
 			case !slices.Contains(termsKeys(), v.name):
-			case why != nil && !slices.Contains(serviceKeys(), v.name): // bit_ts and layout also count before the first lease
-				return fmt.Errorf("%s cannot be set with %s %s: %s", s.citeIn(name, v.name), s.Cite("provider"), scheme(s.Provider), why(v))
+			case why != "" && !slices.Contains(serviceKeys(), v.name): // bit_ts and layout also count before the first lease
+				return fmt.Errorf("%s cannot be set with %s %s: %s", s.citeIn(name, v.name), s.Cite("provider"), scheme(s.Provider), why)
 			case v.name == "epoch":
 				if err := checkEpoch(s.citeIn(name, v.name), s.terms[name].Epoch, now); err != nil {
 					return err
@@ -121,29 +117,22 @@ func (s *Serve) checkTerms(now time.Time) error {
 // coordinating are the providers that grant to several services.
 const coordinating = "sqlite:, redis:, etcd:, postgres:, kubernetes: or memory:"
 
-// whyNoTerms is nil for a provider that takes terms of single services. For another one it returns
-// a function that says where a key has to be set instead.
-func whyNoTerms(provider string) func(v value) string {
-	switch scheme := scheme(provider); scheme {
+// whyNoTerms says why a provider takes no terms of single services, and where they have to be set
+// instead; "": it takes some.
+func whyNoTerms(provider string) string {
+	switch scheme(provider) {
 	case "http:", "https:", "http+unix:":
-		return func(v value) string {
-			return fmt.Sprintf("the lease server decides on the terms, so set %s in services of its own configuration", v.name)
-		}
+		return "the lease server decides on the terms: set them in services of its own configuration"
 	case "none:":
-		return func(value) string { return "it grants no leases; terms need one of " + coordinating }
+		return "it grants no leases; terms need one of " + coordinating
 	case "static:", "ip:":
-		return func(v value) string {
-			if slices.Contains([]string{"pool", "ids", "max_leases_per_acquire"}, v.name) {
-				return fmt.Sprintf("it grants one machine ID to one service; %s needs one of %s", v.name, coordinating)
-			}
-			return fmt.Sprintf("it grants to one service, so write it into the provider's URL: ?%s=%s", v.name, quoteName(v.text))
-		}
+		return "it grants one machine ID to one service: write the terms into its URL, or take one of " + coordinating
 	}
-	return nil
+	return ""
 }
 
 // TakesTerms reports whether the provider grants on the terms of the configuration, such as ids.
-func TakesTerms(provider string) bool { return whyNoTerms(provider) == nil }
+func TakesTerms(provider string) bool { return whyNoTerms(provider) == "" }
 
 // checkEpoch refuses an epoch after now. A zero now skips that.
 func checkEpoch(cited string, epoch, now time.Time) error {

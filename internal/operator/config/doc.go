@@ -5,8 +5,8 @@
 //
 //   - A key has one name everywhere: max_backward in the file, --max-backward as
 //     a flag, KAZAHANA_MAX_BACKWARD in the environment. It is written once, as a field
-//     of Serve or LeaseServer: its tags have its flag, its bounds and its default,
-//     and its comment is its text in the packaged sample.
+//     of Serve or LeaseServer: its tags have its flag, its bounds, its default and its
+//     text, which the help, the manual page and the packaged sample show.
 //   - Flags outrank the environment, which outranks the file, which outranks the
 //     default. A source that sets a list or a map replaces the whole of it.
 //   - Unknown keys and variables, duplicate keys, wrong types, values out of range

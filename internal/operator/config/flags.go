@@ -18,12 +18,12 @@ import (
 // type decides), min, max and enum bound it, and default is its default. The tags
 // short, group, placeholder and help are for the reader.
 type flag struct {
-	name  string // with dashes, where a key has underscores
-	group string // its heading; "" = none
-	tag   reflect.StructTag
-	field reflect.Value
-	given bool           // on the command line
-	among *pflag.FlagSet // the flags of the command; nil for an argument, and outside of a command line
+	name   string // with dashes, where a key has underscores
+	group  string // its heading; "" = none
+	tag    reflect.StructTag
+	field  reflect.Value
+	given  bool // on the command line
+	isFlag bool // and no argument
 }
 
 var _ pflag.Value = (*flag)(nil)
@@ -117,11 +117,6 @@ func (f *flag) judge(v value) error {
 // Set implements pflag.Value. A flag that is given again replaces a single value, and adds to
 // a list or a map.
 func (f *flag) Set(text string) error {
-	if name, is := strings.CutPrefix(text, "--"); is && f.among != nil {
-		if name, _, _ = strings.Cut(name, "="); f.among.Lookup(name) != nil {
-			return fmt.Errorf("%s needs a value, and the flag --%s follows it", f.spelling(), name)
-		}
-	}
 	if !strings.HasPrefix(f.kind(), "verbatim") {
 		text = strings.TrimSpace(text)
 	}
@@ -138,7 +133,7 @@ func (f *flag) Set(text string) error {
 // spelling returns the flag as a user writes it.
 func (f *flag) spelling() string {
 	switch {
-	case f.among == nil:
+	case !f.isFlag:
 		return f.name
 	case len(f.name) == 1:
 		return "-" + f.name
@@ -178,7 +173,7 @@ func bind(set *pflag.FlagSet, flags []*flag) {
 				panic("config: the default of --" + f.name + ": " + err.Error())
 			}
 		}
-		f.among = set
+		f.isFlag = true
 		added := &pflag.Flag{
 			Name: f.name, Shorthand: f.tag.Get("short"), Usage: f.tag.Get("help"), Value: f, DefValue: f.tag.Get("default"),
 			Annotations: map[string][]string{GroupOf: {f.group}},

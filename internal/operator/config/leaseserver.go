@@ -18,79 +18,30 @@ type LeaseServer struct {
 	origins
 
 	Config string `name:"config" type:"path" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/lease-server.yaml, if present)."`
-
-	// Address of the HTTP API: HOST:PORT, or unix:PATH. An address that other hosts
-	// can reach needs TLS and credentials of clients (see below), or insecure.
-	Listen string `name:"listen" type:"address" default:"127.0.0.1:7464" example:"127.0.0.1:7464" group:"Listening" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH of the HTTP API."`
+	Listen string `name:"listen" type:"address" default:"127.0.0.1:7464" example:"127.0.0.1:7464" group:"Listening" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH of the HTTP API. Beyond this host it needs TLS and credentials of clients, or insecure."`
 
 	Access `group:"Listening"`
 
-	// Certificate chain and private key, in PEM form. Default: none, plain HTTP.
-	// They are read again when they change, and at SIGHUP.
-	TLSCert string `name:"tls-cert" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/server.pem" help:"Certificate chain in PEM form (default none: plain HTTP)."`
-	TLSKey  string `name:"tls-key" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/server.key" help:"Its private key (default none)."`
-
-	// CA certificates that a client's certificate must chain to, in PEM form.
-	// Default: none, clients need no certificate. With it, all requests except
-	// health checks need one. Its subject is the owner of the client's leases and
-	// locks, unless the client has a token too.
-	ClientCA string `name:"client-ca" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/clients-ca.pem" help:"CA certificates that clients' certificates must chain to (default none: clients need no certificate)."`
-
-	// YAML list of bearer tokens: {token or token_sha256, tenant, owner, scopes},
-	// where scopes are some of leases, run, locks, sequences, placements, admin.
-	// Default: none, clients need no token. It is read again when it changes, and
-	// at SIGHUP.
-	TokensFile string `name:"tokens-file" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/tokens.yaml" help:"Bearer tokens, one of which each client needs (default none: clients need no token)."`
-
-	// Allow to listen beyond this host without TLS, or without credentials of
-	// clients: true or false. Any host that reaches the address can then take every
-	// machine ID, and one that reads the traffic can give back the leases of
-	// others.
-	Insecure bool `name:"insecure" type:"switch" default:"false" group:"Listening" help:"Allow to listen beyond this host without TLS or without credentials of clients."`
+	TLSCert    string `name:"tls-cert" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/server.pem" help:"Certificate chain in PEM form (default none: plain HTTP). It is read again when it changes, and at SIGHUP, as the key, client-ca and tokens-file are."`
+	TLSKey     string `name:"tls-key" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/server.key" help:"Its private key (default none)."`
+	ClientCA   string `name:"client-ca" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/clients-ca.pem" help:"CA certificates that clients' certificates must chain to (default none: clients need no certificate). The subject is the owner of the client's leases and locks, unless the client has a token too."`
+	TokensFile string `name:"tokens-file" type:"text" group:"Listening" placeholder:"FILE" example:"/etc/kazahana/tokens.yaml" help:"YAML list of bearer tokens, one of which each client needs: {token or token_sha256, tenant, owner, scopes}, with scopes of leases, run, locks, sequences, placements, admin (default none: clients need no token)."`
+	Insecure   bool   `name:"insecure" type:"switch" default:"false" group:"Listening" help:"Allow to listen beyond this host without TLS or without credentials of clients: any host that reaches the address can take every machine ID."`
 
 	Leases `group:"Leases"`
 
-	// Terms of single services, each with any of these keys; the provider URL has
-	// the values of the others. Default: none. A service of another tenant than
-	// default is written TENANT/SERVICE, and must be listed here to be served.
-	// Services in one pool have different machine IDs, and must agree on epoch and
-	// bit_ts, which a pool keeps for ever.
-	ServiceTerms ServiceTerms `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    epoch: 2026-01-01T00:00:00Z\n    bit_ts: 41\n    bit_id: 12\n    bit_seq: 10\n    term: 10m\n    quarantine: 10m\n    pool: orders\n    max_leases_per_acquire: 16\n    ids: 0-1023\n  acme/orders: {pool: acme}\n  web: {pool: web, layout: js}" help:"Terms of single services, as YAML: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`
+	ServiceTerms ServiceTerms `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    epoch: 2026-01-01T00:00:00Z\n    bit_ts: 41\n    bit_id: 12\n    bit_seq: 10\n    term: 10m\n    quarantine: 10m\n    pool: orders\n    max_leases_per_acquire: 16\n    ids: 0-1023\n  acme/orders: {pool: acme}\n  web: {pool: web, layout: js}" help:"Terms of single services, as YAML: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL). A service of another tenant than default is TENANT/SERVICE, and must be here to be served. Services in one pool must agree on epoch and bit_ts."`
 
 	Records `group:"Locks and sequences"`
 
-	// Memory that the server may use: a whole number and KiB, MiB or GiB. Five
-	// eighths of it are for connections, 40KiB each, and an eighth is for bodies
-	// that are being read. The limits below are lowered to what their part allows.
-	// GOMEMLIMIT follows from it too. 0 is what the control group allows
-	// (MemoryMax=, a container's limit), else 1GiB.
-	MemoryLimit int64 `name:"memory-limit" type:"size" min:"16MiB" default:"0" group:"Limits" placeholder:"SIZE" help:"Memory that the server may use, for example 256MiB: limits of connections and bodies follow from it; 0 is what the control group allows, else 1GiB."`
-
-	// Connections open at the same time, 1 to 1048576, each of which costs a file
-	// descriptor; further ones are closed.
-	MaxConnections int `name:"max-connections" type:"number" min:"1" max:"1048576" default:"16384" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576."`
-
-	// Of these, connections from one address or one /64 of IPv6, up to 1048576;
-	// further ones are closed. Hosts behind one proxy have one address. 0 is three
-	// quarters of all.
-	MaxConnectionsPerAddress int `name:"max-connections-per-address" type:"number" max:"1048576" default:"0" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, up to 1048576; 0 is three quarters of all."`
-
-	// Requests under way at the same time, 1 to 1048576; further ones are answered
-	// 503 OVERLOADED with Retry-After.
-	MaxInFlight int `name:"max-in-flight" type:"number" min:"1" max:"1048576" default:"8192" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576."`
-
-	// Requests per second that one client may send, 0 to 1048576, and in one burst;
-	// more are answered 429 with Retry-After. An acquire counts once for each lease.
-	// A client is a credential at an address, so hosts behind one proxy count as
-	// one. 0 is unlimited.
-	RateLimit int `name:"rate-limit" type:"number" max:"1048576" default:"1000" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; an acquire counts once for each lease; 0 is unlimited."`
-	RateBurst int `name:"rate-burst" type:"number" min:"1" max:"1048576" default:"5000" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576."`
-
-	// How long a stopping server goes on serving while /readyz already fails, so
-	// that load balancers notice, and how long it then waits for requests under
-	// way, 0 or more each.
-	DrainDelay   time.Duration `name:"drain-delay" type:"duration" default:"1s" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more."`
-	DrainTimeout time.Duration `name:"drain-timeout" type:"duration" default:"5s" group:"Limits" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more."`
+	MemoryLimit              int64         `name:"memory-limit" type:"size" min:"16MiB" default:"0" group:"Limits" placeholder:"SIZE" help:"Memory that the server may use, for example 256MiB: five eighths are for connections, 40KiB each, and one is for bodies; the limits below follow from it. 0 is what the control group allows, else 1GiB."`
+	MaxConnections           int           `name:"max-connections" type:"number" min:"1" max:"1048576" default:"16384" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576; further ones are closed. Each takes an open file."`
+	MaxConnectionsPerAddress int           `name:"max-connections-per-address" type:"number" max:"1048576" default:"0" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, up to 1048576; 0 is three quarters of all. Hosts behind one proxy have one address."`
+	MaxInFlight              int           `name:"max-in-flight" type:"number" min:"1" max:"1048576" default:"8192" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576; further ones are answered 503 OVERLOADED."`
+	RateLimit                int           `name:"rate-limit" type:"number" max:"1048576" default:"1000" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576, beyond which it gets 429; an acquire counts once for each lease; 0 is unlimited."`
+	RateBurst                int           `name:"rate-burst" type:"number" min:"1" max:"1048576" default:"5000" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576."`
+	DrainDelay               time.Duration `name:"drain-delay" type:"duration" default:"1s" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more."`
+	DrainTimeout             time.Duration `name:"drain-timeout" type:"duration" default:"5s" group:"Limits" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more."`
 
 	Logging `group:"Operation"`
 }

@@ -92,9 +92,9 @@ func duration(text string, lowest, highest time.Duration) (time.Duration, error)
 	case err != nil:
 		return 0, errors.New("is not a duration: write a number and a unit, for example 500ms, 5s or 2m")
 	case d < lowest:
-		return 0, fmt.Errorf("is too short: the least is %s", formatDuration(lowest))
+		return 0, fmt.Errorf("is too short: the least is %s", lowest)
 	case d > highest:
-		return 0, fmt.Errorf("is too long: the most is %s", formatDuration(highest))
+		return 0, fmt.Errorf("is too long: the most is %s", highest)
 	}
 	return d, nil
 }
@@ -109,18 +109,6 @@ func parseBackward(text string) (time.Duration, error) {
 		return 0, errors.New("has no unit: write -1 to wait without limit")
 	}
 	return duration(text, -longestDuration, longestDuration)
-}
-
-// formatDuration writes 1m instead of 1m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // parseWord accepts a word of a list.

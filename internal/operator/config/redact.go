@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net/url"
 	"regexp"
 	"strings"
 )
@@ -12,8 +11,8 @@ const mask = "xxxxx"
 var (
 	schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 	hostPort    = regexp.MustCompile(`^(\[[0-9A-Fa-f:.%a-z]*\]|[^:\[\]]*)(:[0-9]{0,5})?$`)
-	// A parameter's name can follow a path if the "?" was forgotten.
-	parameterBreak = regexp.MustCompile(`[?&;#]`)
+	// A parameter with a secret. Its name can follow a path if the "?" was forgotten, and a name with an escape can be any.
+	secretParameter = regexp.MustCompile(`(?i)((?:^|[?&;#])[^=?&;#]*(?:` + secretWords + `|%)[^=?&;#]*=)[^?&;#]*`)
 	// Where a secret ends in a connection string of words ("host=h password=x") is not known: all that follows is hidden.
 	secretWord = regexp.MustCompile(`(?is)(^|\s)([a-z_]*(?:` + secretWords + `)[a-z_]*\s*=\s*).*`)
 )
@@ -97,39 +96,4 @@ func redactHosts(authority string) string {
 
 // redactParameters hides the values of secret parameters in the text after the
 // hosts.
-func redactParameters(text string) string {
-	var out strings.Builder
-	for text != "" {
-		separator := ""
-		if loc := parameterBreak.FindStringIndex(text); loc != nil && loc[0] == 0 {
-			separator, text = text[:1], text[1:]
-		}
-		part := text
-		if loc := parameterBreak.FindStringIndex(text); loc != nil {
-			part = text[:loc[0]]
-		}
-		text = text[len(part):]
-		out.WriteString(separator)
-		name, _, found := strings.Cut(part, "=")
-		if found && tellsSecret(name) {
-			part = name + "=" + mask
-		}
-		out.WriteString(part)
-	}
-	return out.String()
-}
-
-// tellsSecret reports whether a parameter of this name may hold a secret.
-func tellsSecret(name string) bool {
-	decoded, err := url.QueryUnescape(name)
-	if err != nil {
-		return true
-	}
-	decoded = strings.ToLower(decoded)
-	for word := range strings.SplitSeq(secretWords, "|") {
-		if strings.Contains(decoded, word) {
-			return true
-		}
-	}
-	return false
-}
+func redactParameters(text string) string { return secretParameter.ReplaceAllString(text, "${1}"+mask) }

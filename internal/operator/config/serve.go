@@ -11,137 +11,55 @@ import (
 )
 
 // Serve are the keys of "kazahanad serve". Each field is a flag, a variable and a key of
-// the file; its comment is what packaging/kazahanad.yaml says of it (see packaging/sample).
+// the file; its help is also what the manual page and packaging/kazahanad.yaml say of it.
 type Serve struct {
 	origins
 
 	Config string `name:"config" type:"path" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
-
-	// Path of the Unix socket that clients connect to, or unix:PATH.
-	// Default: kazahanad.sock in $RUNTIME_DIRECTORY (under systemd), else in
-	// $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, or /tmp/kazahana-UID.
-	// If you change it, clients need KAZAHANA_SOCKET to find it.
-	// With the packaged kazahanad.socket, set path, mode and group there instead
-	// (ListenStream=, SocketMode=, SocketGroup=): another path here stops the start,
-	// and socket_mode and socket_group do not change this socket.
-	Socket string `name:"socket" type:"socket" group:"Socket" placeholder:"PATH" example:"/run/kazahana/kazahanad.sock" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
+	Socket string `name:"socket" type:"socket" group:"Socket" placeholder:"PATH" example:"/run/kazahana/kazahanad.sock" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID). Elsewhere, clients need KAZAHANA_SOCKET to find it. With the packaged kazahanad.socket, set path, mode and group there (ListenStream=, SocketMode=, SocketGroup=)."`
 	// SocketInTmp says that Socket is the last resort below /tmp, where every user
 	// can create files: its directory must have mode 0700 and belong to this user.
 	SocketInTmp bool
 
 	Access `group:"Socket"`
 
-	// Numeric user and group IDs that may connect, checked against the credentials
-	// that the kernel reports for the peer. Default: none, every user who can open
-	// the socket. If either is set, a peer must be in one of them. Lists, or
-	// 1000,1001. Both can be changed by SIGHUP.
-	AllowUIDs []uint32 `name:"allow-uids" type:"ids" group:"Socket" placeholder:"UID,..." example:"[1000, 1001]" help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
-	AllowGIDs []uint32 `name:"allow-gids" type:"ids" group:"Socket" placeholder:"GID,..." example:"[1000]" help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
+	AllowUIDs             []uint32      `name:"allow-uids" type:"ids" group:"Socket" placeholder:"UID,..." example:"[1000, 1001]" help:"Numeric user IDs that may connect, as the kernel reports them (default none: all who can open the socket). A peer must be in one of the two lists if either is set. SIGHUP changes them."`
+	AllowGIDs             []uint32      `name:"allow-gids" type:"ids" group:"Socket" placeholder:"GID,..." example:"[1000]" help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
+	MaxConnections        int           `name:"max-connections" type:"number" min:"1" max:"1048576" default:"16384" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576; further ones are refused. Each takes an open file."`
+	MaxConnectionsPerUser int           `name:"max-connections-per-user" type:"number" max:"1048576" default:"0" group:"Socket" placeholder:"N" help:"Of these, connections of one user or address, up to 1048576; 0 is three quarters of all. One process has half at most."`
+	MaxInFlight           int           `name:"max-in-flight" type:"number" min:"1" max:"1048576" default:"8192" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576, of which one process has a quarter; further ones are OVERLOADED. Renewals and releases of locks have places of their own."`
+	MaxWaiting            int           `name:"max-waiting" type:"number" min:"1" max:"1048576" default:"1024" group:"Socket" placeholder:"N" help:"Of these, requests of one connection, 1 to 1048576."`
+	MemoryLimit           int64         `name:"memory-limit" type:"size" min:"16MiB" default:"0" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: a quarter of it is for unfinished messages and unread answers, and one for requests that wait; 0 is what the control group allows, else 1GiB."`
+	DrainTimeout          time.Duration `name:"drain-timeout" type:"duration" default:"5s" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more: less than the service manager waits."`
 
-	// Connections open at the same time, 1 to 1048576; further ones are refused.
-	// Each costs a file descriptor: raise the limit of open files with it.
-	MaxConnections int `name:"max-connections" type:"number" min:"1" max:"1048576" default:"16384" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576."`
-
-	// Of these, connections of the peers of one user, or of one address where the
-	// user is not known; 0 is three quarters of all. One process has half at most.
-	MaxConnectionsPerUser int `name:"max-connections-per-user" type:"number" max:"1048576" default:"0" group:"Socket" placeholder:"N" help:"Of these, connections of one user or address, up to 1048576; 0 is three quarters of all."`
-
-	// Requests that wait at the same time, over all connections, 1 to 1048576: for
-	// IDs, for a lock, for an answer of the store. Further ones are answered
-	// OVERLOADED. One process has a quarter of them at most. Renewals and releases
-	// of locks have places of their own.
-	MaxInFlight int `name:"max-in-flight" type:"number" min:"1" max:"1048576" default:"8192" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576; one process has a quarter of them."`
-
-	// Of these, requests of one connection, 1 to 1048576.
-	MaxWaiting int `name:"max-waiting" type:"number" min:"1" max:"1048576" default:"1024" group:"Socket" placeholder:"N" help:"Of these, requests of one connection, 1 to 1048576."`
-
-	// Memory that the daemon may use: a whole number and KiB, MiB or GiB. A quarter
-	// of it is for unfinished messages and unread answers: when it is full, the
-	// connection that has not moved for the longest time is closed. Another quarter
-	// is for requests that wait. GOMEMLIMIT follows from it too. 0 is what the
-	// control group allows (MemoryMax=, a container's limit), else 1GiB.
-	MemoryLimit int64 `name:"memory-limit" type:"size" min:"16MiB" default:"0" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: a quarter of it is for unfinished messages and unread answers, and one for requests that wait; 0 is what the control group allows, else 1GiB."`
-
-	// How long a stop waits for requests under way, 0 or more. Keep it shorter than
-	// the time after which the service manager kills the daemon.
-	DrainTimeout time.Duration `name:"drain-timeout" type:"duration" default:"5s" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more."`
-
-	// Further ways to ask for IDs, for programs without a client library:
-	// memcached's text protocol (get id:COUNTER or SERVICE:COUNTER), and HTTP
-	// (POST /id, /ids?n=COUNT, /services/NAME/id). HOST:PORT, or unix:PATH with
-	// socket_mode, socket_group, allow_uids and allow_gids as above. Default: none.
 	MemcachedListen string `name:"memcached-listen" type:"address" group:"Without a client" placeholder:"ADDRESS" example:"127.0.0.1:11212" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by memcached's text protocol, get id:COUNTER (default none)."`
 	HTTPListen      string `name:"http-listen" type:"address" group:"Without a client" placeholder:"ADDRESS" example:"127.0.0.1:9747" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by HTTP: POST /id, /ids?n=COUNT, /services/NAME/id (default none)."`
-
-	// Allow these to listen beyond this host: true or false. Any peer that reaches
-	// the address can then take IDs, because there is no password.
-	Insecure bool `name:"insecure" type:"switch" default:"false" group:"Without a client" help:"Allow memcached-listen and http-listen beyond this host, where any peer can take IDs."`
+	Insecure        bool   `name:"insecure" type:"switch" default:"false" group:"Without a client" help:"Allow memcached-listen and http-listen beyond this host, where any peer can take IDs: there is no password."`
 
 	Leases `group:"Leases"`
 
-	// How often to ask the provider whether the leases are still this daemon's, 1ms
-	// or more. A shorter interval notices a lost lease sooner, and costs more
-	// calls. With "kubernetes:" the default is 5m.
 	VerifyInterval time.Duration `name:"verify-interval" type:"duration" min:"1ms" default:"10s" group:"Leases" placeholder:"DURATION" help:"How often to ask the provider whether the leases are still this daemon's, 1ms or more; where it is not given with kubernetes:, 5m."`
+	Meta           Meta          `name:"meta" group:"Leases" placeholder:"KEY=VALUE,..." example:"\n  rack: r12\n  zone: eu-1a" help:"Text added to the meta of every lease, up to 32 entries (default none). Host, pid, version and service are always there."`
 
-	// Text added to the meta of every lease, which the provider keeps with it, up
-	// to 32 entries. Default: none. Host, pid, version and service are always
-	// there.
-	Meta Meta `name:"meta" group:"Leases" placeholder:"KEY=VALUE,..." example:"\n  rack: r12\n  zone: eu-1a" help:"Text added to the meta of every lease (default none)."`
-
-	// The service of requests that name none. A service has leases and a stream of
-	// ascending IDs of its own. A name is 1 to 64 letters, digits, dots, dashes and
-	// underscores.
-	DefaultService string `name:"service" type:"service" default:"default" group:"Services" placeholder:"NAME" help:"Service of requests that name none."`
-
-	// Further services, with their own values for keys of the section "IDs"; {}
-	// changes nothing. Default: none. An override here outranks even a flag for the
-	// top level. Not with a provider static: or ip:. The terms of a service's leases
-	// are keys too, in place of the parameters of the provider's URL: epoch, layout,
-	// bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids.
-	// Here layout and bit_ts decide, and need not stand in the URL. With a provider
-	// http: or https:, set terms in the lease server's configuration. Services in
-	// one pool have different machine IDs, and must agree on epoch and bit_ts.
-	Overrides Overrides `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    max_throughput_per_ms: 1024\n    fallback: none\n  slow: {term: 5m, bit_seq: 10, pool: batch}\n  sessions: {}" help:"Further services and their settings, as YAML: any key of the group IDs, and the terms of leases: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none)."`
-
-	// The version of UUIDs for requests that name none: 7, which sort by time, or 4,
-	// which are random.
-	UUIDVersion int `name:"uuid-version" type:"number" enum:"4,7" default:"7" group:"Services" placeholder:"VERSION" help:"Version of the UUIDs for requests that name none: 7, which sort by time, or 4, which are random."`
+	DefaultService string    `name:"service" type:"service" default:"default" group:"Services" placeholder:"NAME" help:"Service of requests that name none. A service has leases and a stream of ascending IDs of its own; its name is 1 to 64 letters, digits, dots, dashes and underscores."`
+	Overrides      Overrides `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    max_throughput_per_ms: 1024\n    fallback: none\n  slow: {term: 5m, bit_seq: 10, pool: batch}\n  sessions: {}" help:"Further services and their settings, as YAML: any key of the group IDs, and the terms of leases: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none). They outrank even a flag of the top level, and the provider's URL. A lease server has terms of its own. Services in one pool must agree on epoch and bit_ts."`
+	UUIDVersion    int       `name:"uuid-version" type:"number" enum:"4,7" default:"7" group:"Services" placeholder:"VERSION" help:"Version of the UUIDs for requests that name none: 7, which sort by time, or 4, which are random."`
 
 	Records `group:"Locks and sequences"`
 
-	// HOST:PORT by which other hosts reach the processes of this host, so that
-	// actors are placed on it; client only resolves. Needs a store that all of the
-	// hosts share. Default: none, placement is off.
-	PlacementAuthority string `name:"placement-authority" type:"authority" group:"Placement (experimental)" placeholder:"HOST:PORT" example:"10.0.0.7:7470" help:"Address by which other hosts reach the processes of this host, which actors are placed on; client only resolves; none is off (default none)."`
-
-	// Time without a sign of life after which a host's actors may move to other
-	// hosts, 1s to 10m: for so long the actors of a dead host are out of reach.
-	PlacementTTL time.Duration `name:"placement-ttl" type:"duration" min:"1s" max:"10m" default:"10s" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a sign of life after which a host's actors may move to other hosts, 1s to 10m."`
-
-	// Time without a resolve after which actors are passivated; 0s is never.
-	PlacementIdleTTL time.Duration `name:"placement-idle-ttl" type:"duration" default:"0s" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a resolve after which actors are passivated; 0 is never."`
-
-	// How often to read the list of hosts, 50ms to half of placement_ttl.
-	TopologyInterval time.Duration `name:"topology-interval" type:"duration" min:"50ms" default:"1s" group:"Placement (experimental)" placeholder:"DURATION" help:"How often to read the list of hosts, 50ms to half of placement-ttl."`
+	PlacementAuthority string        `name:"placement-authority" type:"authority" group:"Placement (experimental)" placeholder:"HOST:PORT" example:"10.0.0.7:7470" help:"HOST:PORT by which other hosts reach the processes of this host, which actors are placed on; client only resolves; none is off (default none). It needs a store that all of the hosts share."`
+	PlacementTTL       time.Duration `name:"placement-ttl" type:"duration" min:"1s" max:"10m" default:"10s" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a sign of life after which a host's actors may move to other hosts, 1s to 10m; for so long the actors of a dead host are out of reach."`
+	PlacementIdleTTL   time.Duration `name:"placement-idle-ttl" type:"duration" default:"0s" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a resolve after which actors are passivated; 0 is never."`
+	TopologyInterval   time.Duration `name:"topology-interval" type:"duration" min:"50ms" default:"1s" group:"Placement (experimental)" placeholder:"DURATION" help:"How often to read the list of hosts, 50ms to half of placement-ttl."`
 
 	// Service is the top level of the keys that services override.
 	Service `group:"IDs (each service in services may differ)"`
 
-	// How far the wall clock may jump ahead and still be believed, 1ms or more, and
-	// how long a larger jump must last to be believed, 0 or more. Without this, one
-	// wrong reading would date IDs ahead, and stop the host until that time.
-	MaxForward  time.Duration `name:"max-forward" type:"duration" min:"1ms" default:"1s" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may jump ahead and still be believed, 1ms or more."`
+	MaxForward  time.Duration `name:"max-forward" type:"duration" min:"1ms" default:"1s" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may jump ahead and still be believed, 1ms or more. One wrong reading would date IDs ahead otherwise."`
 	ForwardHold time.Duration `name:"forward-hold" type:"duration" default:"60s" group:"Clock" placeholder:"DURATION" help:"How long a larger jump ahead must last to be believed, 0 or more."`
 
-	// Address of metrics and health checks: HOST:PORT, unix:PATH (with socket_mode
-	// and socket_group), or none. The daemon's default is none; this file turns it
-	// on for the host itself. It has no password: think before you open it to a
-	// network.
-	AdminListen string `name:"admin-listen" type:"address" group:"Operation" placeholder:"ADDRESS" installed:"127.0.0.1:9746" example:"127.0.0.1:9746" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for metrics and health (default none)."`
-
-	// Serve Go's profiles at /debug/pprof there too: true or false.
-	AdminPprof bool `name:"admin-pprof" type:"switch" default:"false" group:"Operation" help:"Serve /debug/pprof there too."`
+	AdminListen string `name:"admin-listen" type:"address" group:"Operation" placeholder:"ADDRESS" installed:"127.0.0.1:9746" example:"127.0.0.1:9746" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for metrics and health, without a password (default none)."`
+	AdminPprof  bool   `name:"admin-pprof" type:"switch" default:"false" group:"Operation" help:"Serve /debug/pprof there too."`
 
 	Logging `group:"Operation"`
 
@@ -151,51 +69,17 @@ type Serve struct {
 
 // Service are the keys that can differ between services.
 type Service struct {
-	// IDs per millisecond to hold leases for, 1 to 1048576. One lease usually gives
-	// 256, so that 1024 takes four machine IDs from the provider. When all are used
-	// up, requests wait for the next millisecond.
-	MaxThroughputPerMS int `name:"max-throughput-per-ms" type:"number" min:"1" max:"1048576" default:"256" placeholder:"N" help:"IDs per millisecond to hold leases for, 1 to 1048576; 256 is one lease."`
-
-	// IDs that are made without a valid lease: cached (with the last lease's
-	// machine ID), cached+random (random ones if there never was a lease), or none
-	// (an error). Random ones can collide across hosts; cached and none rule that
-	// out.
-	Fallback Fallback `name:"fallback" type:"word" enum:"cached+random,cached,none" default:"cached+random" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead."`
-
-	// Where the sequence of a millisecond begins: spread (at random, so that IDs of
-	// a quiet service do not all end alike and shard evenly) or zero.
-	SequenceStart SequenceStart `name:"sequence-start" type:"word" enum:"spread,zero" default:"spread" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero."`
-
-	// How long requests wait after the start for the first lease before they get
-	// fallback IDs, 0 or more.
-	StartupWait time.Duration `name:"startup-wait" type:"duration" default:"500ms" placeholder:"DURATION" help:"How long requests wait for the first lease before they get fallback IDs, 0 or more."`
-
-	// If the clock is behind the last ID by more than this, a request fails instead
-	// of waiting. 0 never waits; -1 waits without limit, up to the request's own
-	// timeout.
-	MaxBackward time.Duration `name:"max-backward" type:"backward" default:"5s" placeholder:"DURATION" help:"If the clock is behind the last ID by more than this, a request fails instead of waiting; 0 never waits, -1 waits without limit."`
-
-	// Wait after the first failure to acquire a lease, which doubles with each
-	// further one, and its maximum, 1ms or more each.
+	MaxThroughputPerMS      int           `name:"max-throughput-per-ms" type:"number" min:"1" max:"1048576" default:"256" placeholder:"N" help:"IDs per millisecond to hold leases for, 1 to 1048576; 256 is one lease. When all are used up, requests wait for the next millisecond."`
+	Fallback                Fallback      `name:"fallback" type:"word" enum:"cached+random,cached,none" default:"cached+random" placeholder:"KIND" help:"IDs made without a valid lease: cached (with the last lease's machine ID), cached+random (random ones if there never was a lease), or none for an error instead. Random ones can collide across hosts."`
+	SequenceStart           SequenceStart `name:"sequence-start" type:"word" enum:"spread,zero" default:"spread" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random, so that the IDs of a quiet service shard evenly) or zero."`
+	StartupWait             time.Duration `name:"startup-wait" type:"duration" default:"500ms" placeholder:"DURATION" help:"How long requests wait for the first lease before they get fallback IDs, 0 or more."`
+	MaxBackward             time.Duration `name:"max-backward" type:"backward" default:"5s" placeholder:"DURATION" help:"If the clock is behind the last ID by more than this, a request fails instead of waiting; 0 never waits, -1 waits without limit, up to the request's own timeout."`
 	AcquireRetryInterval    time.Duration `name:"acquire-retry-interval" type:"duration" min:"1ms" default:"1s" placeholder:"DURATION" help:"Wait after the first failure to acquire a lease, 1ms or more; it doubles from there."`
 	AcquireRetryMaxInterval time.Duration `name:"acquire-retry-max-interval" type:"duration" min:"1ms" default:"60s" placeholder:"DURATION" help:"Longest wait between attempts to acquire a lease, 1ms or more."`
-
-	// Layout of the IDs: default, or js for IDs below 2^53, which a JavaScript
-	// number holds. A provider whose URL is given needs ?layout=js in it too, and a
-	// lease server needs it in its terms. Choose before the first ID.
-	Layout Layout `name:"layout" type:"word" enum:"default,js" default:"default" placeholder:"NAME" help:"Layout of the IDs: default, or js for IDs below 2^53, which a JavaScript number holds."`
-
-	// Bits of the timestamp, 32 to 52, and the time where timestamps start, for IDs
-	// that are made before the first lease. 41 bits last 69 years. Set them to the
-	// values of the provider's leases, and never change them once there are IDs.
-	BitTS        int       `name:"bit-ts" type:"number" min:"32" max:"52" default:"41" placeholder:"BITS" help:"Bits of the timestamp while no lease has been seen, 32 to 52."`
-	DefaultEpoch time.Time `name:"default-epoch" type:"epoch" default:"2026-01-01T00:00:00Z" placeholder:"TIME" help:"Where timestamps start while no lease has been seen, RFC 3339."`
-
-	// File with the secret that encrypts external IDs, read at the start; one
-	// trailing line break is not part of it. Default: none, external IDs are
-	// scrambled but not secret. After a change of the secret, published IDs cannot
-	// be decoded.
-	ExternalSecretFile string `name:"external-secret-file" type:"text" placeholder:"FILE" example:"/etc/kazahana/external-secret" help:"File with the secret that encrypts external IDs (default none: they are scrambled without one)."`
+	Layout                  Layout        `name:"layout" type:"word" enum:"default,js" default:"default" placeholder:"NAME" help:"Layout of the IDs: default, or js for IDs below 2^53, which a JavaScript number holds. A provider whose URL is given needs ?layout=js in it too. Choose before the first ID."`
+	BitTS                   int           `name:"bit-ts" type:"number" min:"32" max:"52" default:"41" placeholder:"BITS" help:"Bits of the timestamp while no lease has been seen, 32 to 52, as in the provider's leases; 41 last 69 years. Never change it once there are IDs."`
+	DefaultEpoch            time.Time     `name:"default-epoch" type:"epoch" default:"2026-01-01T00:00:00Z" placeholder:"TIME" help:"Where timestamps start while no lease has been seen, RFC 3339."`
+	ExternalSecretFile      string        `name:"external-secret-file" type:"text" placeholder:"FILE" example:"/etc/kazahana/external-secret" help:"File with the secret that encrypts external IDs, read at the start (default none: they are scrambled without one). After a change, published IDs cannot be decoded."`
 }
 
 // Services returns the settings of every service: the default one and those in
@@ -297,11 +181,6 @@ const verifyKubernetes = 5 * time.Minute
 
 // Access are the keys of who may connect to a socket.
 type Access struct {
-	// Permissions of the socket, in octal. Connecting takes write permission: 0660
-	// lets in its owner and its group, 0666 every user of the host, 0600 its owner.
-	SocketMode fs.FileMode `name:"socket-mode" type:"mode" default:"0660" placeholder:"MODE" help:"Permissions of a Unix socket, in octal."`
-
-	// Group that owns the socket, by name or number. Default: none, the group that
-	// the process runs as. Set it to let in programs that run as other users.
-	SocketGroup string `name:"socket-group" type:"text" placeholder:"GROUP" example:"kazahana" help:"Group that owns a Unix socket, by name or number (default none: the process's own group)."`
+	SocketMode  fs.FileMode `name:"socket-mode" type:"mode" default:"0660" placeholder:"MODE" help:"Permissions of a Unix socket, in octal: 0660 lets in its owner and its group, 0666 every user."`
+	SocketGroup string      `name:"socket-group" type:"text" placeholder:"GROUP" example:"kazahana" help:"Group that owns a Unix socket, by name or number (default none: the process's own group)."`
 }
