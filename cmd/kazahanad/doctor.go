@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,6 +50,13 @@ func (c *doctorCmd) Run(s *system) error {
 	if st := x.status; st != nil && st.StateDir != "" && x.settings != nil && !x.settings.Given("state_dir") { // its default depends on the user
 		x.load(append([]string{"KAZAHANA_STATE_DIR=" + st.StateDir}, env...))
 	}
+	who, known := x.account()
+	x.who, x.stranger = who, !known || who.UID != s.uid
+	if known && x.stranger && s.uid == 0 {
+		if code, ran := x.again(env); ran {
+			return exitStatus{code: code}
+		}
+	}
 	x.examine()
 	if c.JSON {
 		if err := printJSON(s.out, map[string]any{"worst": x.Of(""), "findings": x.Report}); err != nil {
@@ -76,10 +84,10 @@ type examination struct {
 	status *daemon.Status // nil: no daemon answers
 	peer   unixsock.Peer  // the daemon, as seen from here; of use with a status
 	silent error          // why a daemon does not answer
-	denied bool           // another user's daemon runs, and does not let this one in
+	denied bool           // a daemon runs, and does not let this user in
 
 	who      doctor.Account // the daemon's user
-	stranger bool           // this process cannot take that user's rights
+	stranger bool           // this process has not that user's rights
 }
 
 // load reads the configuration.
@@ -92,44 +100,50 @@ func (x *examination) load(env []string) {
 	}
 }
 
-// examine takes the steps with the rights of the daemon's user.
+// again has root's doctor run once more as the daemon's user, whose rights decide.
+func (x *examination) again(env []string) (code int, ran bool) {
+	cmd, err := x.who.Again(x.system.ctx, x.system.args, env)
+	if err == nil {
+		err = cmd.Run()
+	}
+	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
+		return 0, false
+	}
+	return cmd.ProcessState.ExitCode(), true
+}
+
+// examine takes the steps of a start, if this process has the rights of the daemon's user.
 func (x *examination) examine() {
-	steps := func() {
-		for _, step := range []func(){x.configuration, x.socket, x.unit, x.daemon, x.listeners, x.stateDir, x.provider, func() { x.Clock(x.clock) }} {
-			step()
-		}
-	}
-	known := false
-	x.who, known = x.account()
-	if known && doctor.As(x.who, steps) {
-		return
-	}
-	x.stranger = true
-	steps()
-	if x.Of("account") == doctor.OK {
+	x.configuration()
+	x.socket()
+	x.daemon()
+	switch {
+	case x.stranger && x.Of("account") == doctor.OK:
 		x.Unknown("account", "Run doctor as root or as the daemon's user.", "this user cannot find out what the daemon's user may do: whether it would start is not known")
+	case !x.stranger && x.settings != nil:
+		x.makeSocket()
+		x.listeners()
+		x.stateDir()
+		x.provider()
 	}
+	x.Clock(x.clock)
 }
 
 // account is the daemon's user: the running one's, else the unit's, else this process's.
 func (x *examination) account() (who doctor.Account, known bool) {
 	unit, installed := doctor.Service(x.units)
 	switch {
-	case x.denied:
+	case x.denied && int(x.peer.UID) != x.system.uid:
 		return who, false
-	case x.status != nil:
-		who = doctor.AccountOf(x.peer.PID)
-		who.UID = int(x.peer.UID)
-		return who, true
+	case x.runs():
+		return doctor.AccountOf(x.peer.PID, int(x.peer.UID)), true
 	case installed && unit.User != "":
 		if who, known = unit.Account(); !known && !unit.Dynamic { // which is there while the service runs
 			x.Fail("account", "Make it: systemd-sysusers, or useradd --system; or name another by User= in a drop-in.", "%s runs as user %s, and there is no such user", unit.Name, unit.User)
 		}
 		return who, known
 	}
-	who = doctor.AccountOf(os.Getpid())
-	who.UID = x.system.uid
-	return who, true
+	return doctor.AccountOf(os.Getpid(), x.system.uid), true
 }
 
 // environ is the environment, with what systemd gives the service.
@@ -189,7 +203,7 @@ func (x *examination) configuration() {
 	read, err := "no file", x.invalid
 	if x.settings != nil {
 		read = cmp.Or(x.settings.Config, read)
-		for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
+		for _, one := range []error{checkNamed(x.settings), checkStore(x.settings)} {
 			if doctor.LacksCredential(one) {
 				x.lacksCredential(step, one)
 			} else {
@@ -208,20 +222,7 @@ func (x *examination) lacksCredential(step string, err error) {
 	x.Unknown(step, "Run doctor again while the service runs.", "systemd gives the service its credentials when it starts: %v", err)
 }
 
-// mayRead returns why this user cannot read the configuration's file; "" is none.
-func mayRead(path string) error {
-	if path == "" {
-		return nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("the configuration: %w", err)
-	}
-	return f.Close()
-}
-
-// socket judges the socket of the running daemon and its permissions, or how the daemon would
-// make it.
+// socket judges the socket of the running daemon and its permissions.
 func (x *examination) socket() {
 	const step = "socket"
 	info, err := os.Stat(x.path)
@@ -237,10 +238,15 @@ func (x *examination) socket() {
 	case x.path != "" && err != nil:
 		x.Warn(step, "Start the daemon: systemctl start kazahanad, or kazahanad serve.", "there is no socket at %s: no daemon runs", x.path)
 	}
-	if x.stranger || x.settings == nil || doctor.OpensSocket(x.units) || x.status != nil && (!x.settings.Given("socket") || x.settings.Socket == x.status.Socket) {
+}
+
+// makeSocket looks whether the daemon could make its socket.
+func (x *examination) makeSocket() {
+	const step = "socket"
+	if doctor.OpensSocket(x.units) || x.status != nil && (!x.settings.Given("socket") || x.settings.Socket == x.status.Socket) {
 		return
 	}
-	err = x.checkSocket(x.settings.Socket, unixsock.Options{Group: x.settings.SocketGroup, Private: x.settings.SocketInTmp})
+	err := x.checkSocket(x.settings.Socket, unixsock.Options{Group: x.settings.SocketGroup, Private: x.settings.SocketInTmp})
 	if err != nil && x.Of(step) != doctor.Fail {
 		x.Fail(step, "Do what the message says, or set another socket.", "%s: %v", x.settings.Socket, err)
 	}
@@ -275,7 +281,7 @@ func (x *examination) reach(step string, info os.FileInfo) {
 // is not in the way.
 func (x *examination) checkSocket(path string, o unixsock.Options) error {
 	err := unixsock.Check(path, o, x.who.UID, x.who.Groups)
-	if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.status != nil && used.PID == x.peer.PID {
+	if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.runs() && used.PID == x.peer.PID {
 		err = nil
 	}
 	if err == nil {
@@ -283,8 +289,6 @@ func (x *examination) checkSocket(path string, o unixsock.Options) error {
 	}
 	return err
 }
-
-func (x *examination) unit() { x.Units(x.units, x.status != nil) }
 
 // daemon judges the running daemon's description of itself.
 func (x *examination) daemon() {
@@ -317,34 +321,17 @@ func (x *examination) daemon() {
 	if st.Version != version {
 		x.Warn(step, "Restart the daemon, so that it runs the version that is installed.", "process %d runs version %s, and %s is installed", st.PID, st.Version, version)
 	}
-	if unlike := x.otherSettings(); len(unlike) > 0 {
-		x.Warn("config", "Restart the daemon if the configuration was changed; else run doctor with the daemon's flags, environment and user.",
-			"process %d was started with other settings than are seen here: %s", st.PID, strings.Join(unlike, "; "))
-	}
+	x.keepsState(st)
 }
 
-// otherSettings says how the running daemon differs from the configuration.
-func (x *examination) otherSettings() (unlike []string) {
-	if x.settings == nil {
-		return nil
-	}
-	if p, err := openConfigured(x.settings); err == nil {
-		defer p.Close() // nothing was opened
-		if configured := p.Info().URL; configured != x.status.Provider {
-			unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", x.status.Provider, configured))
-		}
-	}
-	if is, configured := cmp.Or(x.status.StateDir, "none"), cmp.Or(x.settings.StateDir, "none"); is != configured {
-		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", is, configured))
-	}
-	return unlike
+// differs says how the running daemon's settings differ from these.
+func (x *examination) differs(format string, args ...any) {
+	x.Warn("config", "Restart the daemon if the configuration was changed; else run doctor with the daemon's flags, environment and user.",
+		"the running daemon has other settings: "+format, args...)
 }
 
 // listeners opens what listens beside the socket, and closes it.
 func (x *examination) listeners() {
-	if x.stranger || x.settings == nil {
-		return
-	}
 	for _, l := range besides(x.settings) {
 		var err error
 		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
@@ -359,21 +346,18 @@ func (x *examination) listeners() {
 }
 
 // checkPort returns the error of a start that listens on HOST:PORT. While a daemon runs, an
-// address that is taken counts as its own.
-func (x *examination) checkPort(address string) (err error) {
-	probe := func() {
-		var l net.Listener
-		if l, err = listen(address, unixsock.Options{}); err == nil {
-			err = l.Close()
-		}
+// address that is taken counts as its own; and a service may have a right that its user lacks.
+func (x *examination) checkPort(address string) error {
+	l, err := listen(address, unixsock.Options{})
+	if err == nil {
+		return l.Close()
 	}
-	if unit, _ := doctor.Service(x.units); slices.Contains(unit.Capabilities, "cap_net_bind_service") {
-		doctor.AsBefore(probe)
-	} else {
-		probe()
-	}
-	if x.status != nil && errors.Is(err, syscall.EADDRINUSE) {
+	unit, _ := doctor.Service(x.units)
+	if x.runs() && errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) && slices.Contains(unit.Capabilities, "cap_net_bind_service") {
 		return nil
 	}
 	return err
 }
+
+// runs reports whether a daemon runs, though it may not let this process in.
+func (x *examination) runs() bool { return x.status != nil || x.denied }

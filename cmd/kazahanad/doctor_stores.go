@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
@@ -31,25 +32,26 @@ const (
 	stallNoticed = 5 * time.Second
 )
 
-// stateDir judges the running daemon's words about its state, and opens the state directory of
-// the next start.
-func (x *examination) stateDir() {
+// keepsState judges the running daemon's words about its state.
+func (x *examination) keepsState(st *daemon.Status) {
 	const step = "state"
-	st := x.status
 	if x.stalled() {
 		x.Fail(step, "Find out why that disk does not answer. IDs go on meanwhile.",
 			"the disk of %s has kept a write waiting for %v", st.StateDir, (time.Duration(st.StateStall) * time.Millisecond).Round(time.Second))
-		return
-	}
-	if st != nil && st.StateError+st.LiveError != "" {
+	} else if st.StateError+st.LiveError != "" {
 		x.Fail(step, "Do what the message says. IDs go on meanwhile; a crash or a power failure may cost leases and the order of IDs.", "the daemon cannot keep its state: %s", cmp.Or(st.StateError, st.LiveError))
 	}
-	if x.stranger || x.settings == nil {
-		return
+}
+
+// stateDir opens the state directory of the next start.
+func (x *examination) stateDir() {
+	if st := x.status; st != nil && st.StateDir != x.settings.StateDir {
+		x.differs("its state is in %s, the configuration says %s", cmp.Or(st.StateDir, "none"), cmp.Or(x.settings.StateDir, "none"))
 	}
 	switch path := x.settings.StateDir; {
+	case x.stalled():
 	case path == "":
-		x.Warn(step, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
+		x.Warn("state", "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
 	default:
 		x.judgeState(path, issuer.LiveDir(x.settings))
 	}
@@ -94,12 +96,12 @@ func (x *examination) judgeState(path, live string) {
 func (x *examination) judgeReport(report state.Report) {
 	const step = "state"
 	switch {
-	case report.Damage != nil && x.status == nil:
+	case report.Damage != nil && !x.runs():
 		x.Fail(step, "Nothing, where the message says that it is made anew; find out what writes to live_dir, which belongs to the daemon alone.", "%v", report.Damage)
 	case report.Live == "":
 		x.Warn(step, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live.", "leases and marks of %s do not survive a kill -9: there is no live directory", report.Dir)
 	}
-	if report.Holder != nil && x.status == nil {
+	if report.Holder != nil && !x.runs() {
 		x.Fail(step, "Stop that process, or find out why it does not answer; else set another state_dir.", "%s belongs to %s, which does not answer on the socket", report.Dir, report.Holder)
 	}
 	for _, service := range report.Services {
@@ -113,9 +115,6 @@ func (x *examination) judgeReport(report state.Report) {
 // provider opens the provider, as far as that changes nothing.
 func (x *examination) provider() {
 	const step = "provider"
-	if x.stranger || x.settings == nil {
-		return
-	}
 	p, err := openConfigured(x.settings)
 	if doctor.LacksCredential(err) {
 		x.lacksCredential(step, err)
@@ -126,14 +125,12 @@ func (x *examination) provider() {
 		return
 	}
 	defer p.Close()
-	x.Scope(string(p.Info().Scope), p.Info().URL, x.inPod())
+	if st := x.status; st != nil && st.Provider != p.Info().URL {
+		x.differs("it leases from %s, the configuration names %s", st.Provider, p.Info().URL)
+	}
+	_, inPod := x.system.lookup("KUBERNETES_SERVICE_HOST")
+	x.Scope(string(p.Info().Scope), p.Info().URL, inPod)
 	x.store(p)
-}
-
-// inPod reports whether this is a pod of Kubernetes.
-func (x *examination) inPod() bool {
-	_, is := x.system.lookup("KUBERNETES_SERVICE_HOST")
-	return is
 }
 
 // store reaches the store that the provider keeps its grants in.
@@ -227,7 +224,7 @@ func (x *examination) content(ctx context.Context, path, do string) {
 		x.Fail(step, do, "%s: %v", path, err)
 		return
 	}
-	if x.status != nil {
+	if x.runs() {
 		return // it says which fences hold
 	}
 	switch fence, isCopy, err := sqlitefile.Peek(ctx, path); {
@@ -244,18 +241,10 @@ func (x *examination) content(ctx context.Context, path, do string) {
 func (x *examination) fence(step, where string, untilMS int64, reason string, sequences bool) {
 	switch until := time.UnixMilli(untilMS); {
 	case x.system.now().Before(until):
-		x.Fail(step, "Wait until then; where nothing is missing, say so with: kazahanad "+initOf(sequences)+". The provider's page in docs/providers has more.", "%s: nothing is granted until %s: %s", where, until.UTC().Format(time.RFC3339), reason)
+		x.Fail(step, "Wait until then; where nothing is missing, say so with: kazahanad leases init (or store init, of locks and sequences). The provider's page in docs/providers has more.", "%s: nothing is granted until %s: %s", where, until.UTC().Format(time.RFC3339), reason)
 	case sequences:
 		x.Fail(step, "Declare how they go on: kazahanad seq --declare; docs/sequences.md.", "%s: no sequence that was used before goes on until an operator says how: %s", where, reason)
 	}
-}
-
-// initOf is the command that ends a fence.
-func initOf(sequences bool) string {
-	if sequences {
-		return "store init"
-	}
-	return "leases init"
 }
 
 // checkLeaseFile returns why a start would not grant the services' leases from the file.

@@ -105,16 +105,6 @@ func TestDoctorOfCredentials(t *testing.T) {
 	s.Examined(nil, "--external-secret-file", secret, "--socket-group", "no-such-group").Has("config unknown")
 }
 
-// What the settings, and the place where they are used, are worth.
-func TestDoctorScope(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	kubernetes := []string{"KUBERNETES_SERVICE_HOST=10.96.0.1"}
-	s.Examined(kubernetes, "--provider", "sqlite:"+s.Leases()).Has("scope fail", "no scope ok")
-	s.Examined(kubernetes).Has("config fail")
-	s.Examined(nil, "--state-dir", "none", "--provider", "static:5").Has("state warn")
-}
-
 func TestDoctorSocket(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

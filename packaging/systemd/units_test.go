@@ -430,17 +430,12 @@ func stop(h *host) {
 	h.eventually("both have stopped", func() bool {
 		return h.show(service, "ActiveState") == "inactive" && h.show(socket, "ActiveState") == "inactive"
 	})
-	if o := h.try("kazahanad", "doctor"); o.code != 1 || !found(o.out, "unit fail") {
+	if o := h.try("kazahanad", "doctor"); o.code != 0 || !found(o.out, "socket warn") {
 		h.t.Errorf("doctor says of stopped units %+v", o)
 	}
-	h.do("systemctl", "mask", "--runtime", service)
-	if o := h.try("kazahanad", "doctor"); o.code != 1 || !found(o.out, "unit fail") {
-		h.t.Errorf("doctor says of a masked unit %+v", o)
-	}
-	h.do("systemctl", "unmask", "--runtime", service)
 	h.do("systemctl", "start", service) // and with it the socket
 	h.id()
-	if o := h.try("kazahanad", "doctor"); o.code != 0 || !found(o.out, "unit ok") {
+	if o := h.try("kazahanad", "doctor"); o.code != 0 || !found(o.out, "daemon ok") {
 		h.t.Errorf("doctor says of running units %+v", o)
 	}
 }

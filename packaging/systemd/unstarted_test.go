@@ -26,7 +26,7 @@ func badConfiguration(h *host) {
 	if state, n, code := h.show(service, "ActiveState"), h.show(service, "NRestarts"), h.show(service, "ExecMainStatus"); state != "failed" || n != "0" || code != "2" {
 		h.t.Errorf("the service is %s, was restarted %s times, exit code %s", state, n, code)
 	}
-	if o := h.try("kazahanad", "doctor"); o.code != 1 || !found(o.out, "unit fail") {
+	if o := h.try("kazahanad", "doctor"); o.code != 1 || !found(o.out, "config fail") {
 		h.t.Errorf("doctor says %+v", o)
 	}
 	h.logged("did you mean fallback")

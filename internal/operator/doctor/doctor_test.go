@@ -57,23 +57,6 @@ func TestClock(t *testing.T) {
 	}
 }
 
-func TestUnits(t *testing.T) {
-	for text, levels := range map[string]string{
-		"Id=kazahanad.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled":                                           "ok",
-		"Id=kazahanad.service\nLoadState=loaded\nActiveState=inactive\nUnitFileState=disabled":                                        "warn",
-		"Id=kazahanad.service\nLoadState=loaded\nActiveState=inactive\nUnitFileState=enabled":                                         "fail",
-		"Id=kazahanad.service\nLoadState=loaded\nActiveState=failed\nResult=exit-code":                                                "fail",
-		"Id=kazahanad.service\nLoadState=loaded\nActiveState=failed\nResult=start-limit-hit":                                          "fail",
-		"Id=kazahanad.service\nLoadState=masked\n\nId=kazahanad.socket\nLoadState=error":                                              "fail fail",
-		"Id=kazahanad.service\nLoadState=not-found\nActiveState=inactive\n\nId=kazahanad.socket\nLoadState=not-found":                 "",
-		"Id=kazahanad.service\nLoadState=loaded\nUnitFileState=disabled\n\nId=kazahanad.socket\nLoadState=loaded\nActiveState=active": "ok",
-	} {
-		var r Report
-		r.Units(parseUnits(text), false)
-		want(t, text, r, levels)
-	}
-}
-
 // What systemctl prints of a unit's environment reaches the settings; the rest of it does not.
 func TestUnitEnvironment(t *testing.T) {
 	unit := parseUnits("Id=kazahanad.service\nStateDirectory=kazahana\n" +

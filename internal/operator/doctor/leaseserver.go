@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
@@ -84,8 +82,7 @@ func (r *Report) askReady(ctx context.Context, client *http.Client, server, base
 			return fmt.Errorf("%s for %s: a lease server answers, and not at this path", res.Status, req.URL.Path)
 		}
 	default:
-		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
-		r.Fail("provider", "Look at the lease server's log: its own store cannot be used.", "%s is not ready: %s", server, httpconn.Shorten(res.Status+" "+strings.TrimSpace(string(text))))
+		r.Fail("provider", "Look at the lease server's log: its own store cannot be used.", "%s is not ready: %s", server, res.Status)
 	}
 	return nil
 }
