@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -21,17 +20,15 @@ type benchCmd struct {
 	Batch       int           `name:"batch" min:"1" max:"65536" default:"1" placeholder:"N" help:"IDs per request, 1 to 65536."`
 	Duration    time.Duration `name:"duration" min:"1ms" default:"5s" help:"How long to measure. Ctrl-C ends it sooner."`
 	Service     string        `name:"service" placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
-	JSON        bool          `name:"json" help:"Print JSON, as where the output is not a terminal."`
 }
 
 // Help is the text below the usage line.
 func (*benchCmd) Help() string {
-	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers: ` +
-		`as text on a terminal, elsewhere as JSON. ` +
+	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers as JSON. ` +
 		`The IDs are used up, and other programs of this host wait longer for theirs meanwhile.`
 }
 
-// benchReport is what bench --json prints.
+// benchReport is what bench prints.
 type benchReport struct {
 	Service     string       `json:"service"` // "" = the daemon's default
 	Connections int          `json:"connections"`
@@ -67,9 +64,13 @@ func (c *benchCmd) Run(s *system) error {
 	if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.Batch, options); err != nil {
 		return err
 	}
-	socket, err := c.found(s)
-	if err != nil {
-		return err
+	socket := c.Socket
+	if socket == "" {
+		found, err := address.Find(s.lookup, s.uid)
+		if err != nil {
+			return err
+		}
+		socket = found
 	}
 	debug.SetGCPercent(-1) // load.Put requires it
 	runtime.LockOSThread()
@@ -80,19 +81,7 @@ func (c *benchCmd) Run(s *system) error {
 	if err != nil {
 		return fmt.Errorf("bench of %s: %w", socket, err)
 	}
-	r := c.report(result)
-	if c.JSON || !s.screen {
-		return printJSON(s.out, r)
-	}
-	return r.print(s.out)
-}
-
-// found is the path of the daemon's socket.
-func (f *clientFlags) found(s *system) (string, error) {
-	if f.Socket != "" {
-		return f.Socket, nil
-	}
-	return address.Find(s.lookup, s.uid)
+	return printJSON(s.out, c.report(result))
 }
 
 func (c *benchCmd) report(r load.Result) benchReport {
@@ -104,26 +93,4 @@ func (c *benchCmd) report(r load.Result) benchReport {
 		PerSecond: r.Rate(), IDsPerSec: float64(ids) / r.Elapsed.Seconds(),
 		Latency: benchLatency{P50: us(r.P50), P90: us(r.P90), P99: us(r.P99), P999: us(r.P999), Max: us(r.Max)},
 	}
-}
-
-func (r benchReport) print(out io.Writer) error {
-	w := table(out)
-	fmt.Fprintf(w, "load\tconnections %d, requests together %d, IDs each %d, for %.1fs\n", r.Connections, r.Pipeline, r.Batch, r.Seconds)
-	fmt.Fprintf(w, "IDs\t%d, %.0f per second\n", r.IDs, r.IDsPerSec)
-	fmt.Fprintf(w, "requests\t%d, %.0f per second\n", r.Requests, r.PerSecond)
-	l := r.Latency
-	fmt.Fprintf(w, "latency\tp50 %s, p90 %s, p99 %s, p99.9 %s, max %s\n", micro(l.P50), micro(l.P90), micro(l.P99), micro(l.P999), micro(l.Max))
-	return w.Flush()
-}
-
-// micro formats microseconds in a suitable unit.
-func micro(us float64) string {
-	d := time.Duration(us * 1000)
-	switch {
-	case d < 100*time.Microsecond:
-		return d.Round(100 * time.Nanosecond).String()
-	case d < 100*time.Millisecond:
-		return d.Round(10 * time.Microsecond).String()
-	}
-	return d.Round(time.Millisecond).String()
 }

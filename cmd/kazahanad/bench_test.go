@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -38,7 +35,7 @@ func TestBench(t *testing.T) {
 	} {
 		before := issued("orders")
 		var r benchReport
-		testkit.DecodeJSON(t, s.bench("--service", "orders", "--duration", "500ms", "--json", "--connections", fmt.Sprint(load.connections),
+		testkit.DecodeJSON(t, s.bench("--service", "orders", "--duration", "500ms", "--connections", fmt.Sprint(load.connections),
 			"--pipeline", fmt.Sprint(load.pipeline), "--batch", fmt.Sprint(load.batch)).OK(t), &r)
 		l := r.Latency
 		if r.Service != "orders" || r.Connections != load.connections || r.Pipeline != load.pipeline || r.Batch != load.batch ||
@@ -53,31 +50,6 @@ func TestBench(t *testing.T) {
 	}
 	if got := issued("default"); got != 0 {
 		t.Errorf("the other service made %d IDs", got)
-	}
-	testkit.DecodeJSON(t, s.bench("--duration", "300ms").OK(t), new(benchReport)) // no terminal
-}
-
-// On a terminal the result is text, unless JSON is asked for.
-func TestBenchOnTerminal(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	form := regexp.MustCompile(`^load +connections 1, requests together 1, IDs each 1, for [\d.]+s\s+IDs +\d+, \d+ per second\s+requests .* per second\s+latency +p50 .*, p99.9 .*, max .*\s$`)
-	for _, json := range []bool{false, true} {
-		outside, inside := terminal(t)
-		cmd := s.Command("bench", "--socket", s.Socket, "--duration", "300ms", fmt.Sprintf("--json=%v", json))
-		cmd.Stdout = inside
-		b := s.LaunchCommand(cmd)
-		var shown testkit.Log
-		gone := collect(outside, &shown)
-		code := b.Code()
-		_ = inside.Close()
-		<-gone
-		if text := shown.String(); json {
-			testkit.DecodeJSON(t, text, new(benchReport))
-		} else if code != exitOK || !form.MatchString(strings.ReplaceAll(text, "\r\n", "\n")) {
-			t.Errorf("exit code %d\n%s%s", code, text, b.Log)
-		}
 	}
 }
 
@@ -101,39 +73,4 @@ func TestBenchErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Terminate()
-}
-
-// A signal ends the measurement, and the results so far are told. A daemon that stops to answer
-// meanwhile is not waited for beyond the timeout.
-func TestBenchEnds(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	d := s.Start()
-	c := s.Dial()
-	c.Lease()
-	start := func(args ...string) (b *testkit.Instance, out *bytes.Buffer) {
-		issued := func() uint64 { return c.Status().Services[0].Issued.Regular }
-		before := issued()
-		cmd := s.Command(append([]string{"bench", "--socket", s.Socket, "--duration", "1h"}, args...)...)
-		out = &bytes.Buffer{}
-		cmd.Stdout = out
-		b = s.LaunchCommand(cmd)
-		await.Eventually(t, "the warm-up has begun", func() bool { return issued() > before+1 }) // the first call is before it
-		time.Sleep(benchWarmup)
-		before = issued()
-		await.Eventually(t, "requests are answered that were sent after it", func() bool { return issued() > before+100 })
-		return b, out
-	}
-	b, out := start("--connections", "3")
-	_ = b.Cmd.Process.Signal(syscall.SIGINT)
-	if code := b.Code(); code != exitOK || !strings.Contains(out.String(), "ids_per_second") {
-		t.Errorf("exit code %d\n%s%s", code, out, b.Log)
-	}
-	b, _ = start("--timeout", "10s")
-	d.Freeze()
-	code := b.Code()
-	_ = d.Cmd.Process.Signal(syscall.SIGCONT)
-	if code != exitFailure || !strings.Contains(b.Log.String(), "does not answer") {
-		t.Errorf("exit code %d: %s", code, b.Log)
-	}
 }

@@ -14,19 +14,12 @@ type idCmd struct {
 	clientFlags
 	N           int    `name:"n" short:"n" min:"1" max:"65536" default:"1" placeholder:"N" help:"How many IDs, 1 to 65536."`
 	Format      string `name:"format" enum:"int,string,external,hex,json" default:"int" help:"int, string (the same, quoted), external, hex, or json (one array)."`
-	JSON        bool   `name:"json" help:"The same as --format json."`
 	Service     string `name:"service" placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
 	RegularOnly bool   `name:"regular-only" help:"Fail instead of printing a fallback ID."`
 }
 
 // Run prints IDs, ascending.
 func (c *idCmd) Run(s *system) error {
-	switch {
-	case c.Format == "json":
-		c.JSON = true
-	case c.JSON && c.Format != "int":
-		return usageError{fmt.Errorf("--json with --format %s: give one of them", c.Format)}
-	}
 	options := map[string]any{"timeout_ms": c.Timeout.Milliseconds()}
 	if c.Service != "" {
 		options["service"] = c.Service
@@ -53,7 +46,7 @@ func (c *idCmd) Run(s *system) error {
 		}
 		texts = append(texts, text)
 	}
-	if c.JSON { // strings: many JSON readers round numbers above 2^53
+	if c.Format == "json" { // strings: many JSON readers round numbers above 2^53
 		return printJSON(s.out, texts)
 	}
 	return printLines(s.out, texts)

@@ -50,8 +50,11 @@ func (c *inspectCmd) Run(s *system) error {
 		}
 		all = append(all, one)
 	}
+	if c.JSON && len(all) == 1 {
+		return printJSON(s.out, all[0])
+	}
 	if c.JSON {
-		return printInspections(s, all)
+		return printJSON(s.out, all)
 	}
 	for i, in := range all {
 		if i > 0 {
@@ -70,14 +73,6 @@ type inspected struct {
 	snowflake.Inspection
 	ID string `json:"id"`
 	*holding
-}
-
-// printInspections writes one object for one ID and an array for several.
-func printInspections(s *system, all []inspected) error {
-	if len(all) == 1 {
-		return printJSON(s.out, all[0])
-	}
-	return printJSON(s.out, all)
 }
 
 func describe(s *system, in inspected) error {

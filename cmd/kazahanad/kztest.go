@@ -30,30 +30,22 @@ func init() {
 		return
 	}
 	c := &shiftedClock{}
-	if err := c.set(text); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 	wallSource = c
+	set := func(text string) {
+		shift, err := time.ParseDuration(text)
+		if err != nil {
+			panic(err)
+		}
+		c.shift.Store(int64(shift))
+	}
+	set(text)
 	go func() {
-		lines := bufio.NewScanner(os.Stdin)
-		for lines.Scan() {
-			if err := c.set(lines.Text()); err != nil {
-				fmt.Println(err)
-				return
-			}
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			set(lines.Text())
 			// The daemon looks at the wall clock every 0.1 ms: a request that comes after
 			// this answer sees the step.
 			time.Sleep(time.Millisecond)
 			fmt.Println("ok")
 		}
 	}()
-}
-
-func (c *shiftedClock) set(text string) error {
-	shift, err := time.ParseDuration(text)
-	if err == nil {
-		c.shift.Store(int64(shift))
-	}
-	return err
 }

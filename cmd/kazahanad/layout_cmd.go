@@ -104,11 +104,8 @@ func (c *layoutCmd) sample(t provider.Terms) (*snowflake.Before, error) {
 		if text == "" {
 			continue
 		}
-		if len(text) == snowflake.ExternalLen && strings.Trim(text, "0123456789") != "" {
-			return nil, fmt.Errorf("--check: line %d of %s is no number of at most 63 bits", n, c.Check)
-		}
 		id, err := snowflake.ParseID(text, snowflake.Codec{})
-		if err != nil {
+		if external := len(text) == snowflake.ExternalLen && strings.Trim(text, "0123456789") != ""; external || err != nil {
 			return nil, fmt.Errorf("--check: line %d of %s is no number of at most 63 bits", n, c.Check)
 		}
 		old.Add(id, t.Timeline, t.Layout())

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"unicode"
-
-	"golang.org/x/term"
 
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -130,7 +126,7 @@ func printable(text string) string {
 
 type leasesInitCmd struct {
 	providerFlags
-	Yes bool `name:"yes" help:"Do not ask, although the store holds records."`
+	Yes bool `name:"yes" help:"Do it, although the store holds records."`
 }
 
 // Run declares the store brand-new.
@@ -212,7 +208,7 @@ func (c *leasesInitCmd) confirm(s *system, st *store, allPools bool) error {
 			held++
 		}
 	}
-	return s.confirmNew(fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
+	return confirmNew(fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
 		st.Info().URL, len(all), held))
 }
 
@@ -248,15 +244,7 @@ func elsewhere(do, what, name string) error {
 	return nil
 }
 
-// confirmNew asks before a store that looks used is declared new; what says why it does.
-func (s *system) confirmNew(what string) error {
-	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new anyway", what)}
-	}
-	fmt.Fprintf(s.err, "%s. Declare it new? Type yes: ", what)
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil || strings.TrimSpace(answer) != "yes" {
-		return errors.New("init: nothing was declared")
-	}
-	return nil
+// confirmNew is the refusal to declare a store new that looks used; what says why it does.
+func confirmNew(what string) error {
+	return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new anyway", what)}
 }

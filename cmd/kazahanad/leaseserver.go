@@ -11,7 +11,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +27,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/refusals"
-	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -181,11 +179,10 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	if err := l.provider.Ready(first); errors.Is(err, provider.ErrInvalid) {
 		return usageError{err} // the store contradicts the configuration
 	}
-	opened, err := listen(l.settings.Listen, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup, Flag: "--listen"})
+	listener, err := listen(l.settings.Listen, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup, Flag: "--listen"})
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	listener := systemd.NewListener(opened)
 	defer func() { issuer.SayUnclosed(l.log, listener.Close()) }()
 
 	listening := leaseserver.Listening{
@@ -207,25 +204,18 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	l.sup.status = func() string { return fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL) }
 	managed, stopManaging := context.WithCancel(ctx)
 	var managing sync.WaitGroup
-	managing.Go(func() { l.manage(managed, listener) })
+	ready := make(chan struct{})
+	close(ready)
+	// No part is watched: every connection has a goroutine and deadlines of its own.
+	managing.Go(func() { l.sup.manage(managed, ready, nil, l.settings.DrainDelay+l.settings.DrainTimeout) })
 	managing.Go(func() {
 		reloadOn(managed, l.sup, l.settings, l.load, func(s *config.LeaseServer) { l.sup.setLevel(s.LogLevel) })
 	})
 	managing.Go(func() { _ = l.fences.Run(managed) }) // never fails
-	managing.Go(func() { memlimit.Settle(managed) })
-	managing.Go(func() { _ = new(unixsock.Watch).Run(managed, l.log, opened) })
+	managing.Go(func() { _ = new(unixsock.Watch).Run(managed, l.log, listener) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)
-}
-
-// manage reports the lease server's state to the service manager, if there is one. The watchdog
-// watches the accept loop only: every connection has a goroutine and deadlines of its own.
-func (l *leaseServerParts) manage(ctx context.Context, listener *systemd.Listener) {
-	ready := make(chan struct{})
-	close(ready)
-	loop := []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}}
-	l.sup.manage(ctx, ready, loop, l.settings.DrainDelay+l.settings.DrainTimeout)
 }
 
 func (l *leaseServerParts) options() leaseserver.Options {
@@ -274,19 +264,7 @@ func (l *leaseServerParts) announce(address net.Addr) {
 	if l.settings.Insecure {
 		l.log.Warn("insecure: any host that reaches this address can take machine IDs, or read secrets on the way")
 	}
-	if l.tokens == nil {
-		return
-	}
 	if file, err := os.Stat(l.settings.TokensFile); err == nil && file.Mode().Perm()&0o004 != 0 {
 		l.log.Warn("every user can read tokens_file: chmod o-r", zap.String("file", l.settings.TokensFile))
-	}
-	for _, tenant := range l.tokens.Get().Tenants() {
-		served := tenant == leaseserver.DefaultTenant
-		for name := range l.services.Named {
-			served = served || strings.HasPrefix(name, tenant+"/")
-		}
-		if !served {
-			l.log.Warn("a tenant has tokens and no service: every acquire with its tokens will be refused", zap.String("tenant", tenant))
-		}
 	}
 }

@@ -62,7 +62,7 @@ func TestLog(t *testing.T) {
 	var status any
 	c.Must("Status", &status)
 	told := fmt.Sprint(status, s.Kazahanad("status").OK(t), s.Kazahanad("status", "--json").OK(t),
-		s.Kazahanad("state", "show").OK(t), s.Kazahanad("state", "show", "--json").OK(t))
+		s.Kazahanad("state", "show").OK(t))
 	secrets = append(secrets, s.secrets()...)
 	d.Terminate()
 	text := d.Log.String()
@@ -188,17 +188,6 @@ func TestLogOnTerminal(t *testing.T) {
 		if !strings.Contains(text, "kazahanad is ready") || strings.HasPrefix(text, "{") != c.json {
 			t.Errorf("%q: the terminal shows\n%s", c.args, text)
 		}
-	}
-}
-
-func TestLogLevel(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	d := s.Start("--log-level", "warn", "--log-format", "console")
-	d.Terminate()
-	text := d.Log.String()
-	if strings.Contains(text, "INFO") || !strings.Contains(text, "WARN") || strings.Contains(text, "\x1b[") {
-		t.Errorf("the log is\n%s", text)
 	}
 }
 

@@ -112,9 +112,6 @@ func withHint(err error, args []string) error {
 	if len(args) == 0 {
 		return err
 	}
-	if strings.HasPrefix(args[0], "-") {
-		return fmt.Errorf("%w (flags come after a subcommand: did you mean kazahanad serve %s?)", err, args[0])
-	}
 	if args[0] == "run" && (!slices.Contains(args, "--") || strings.Contains(err.Error(), config.UnexpectedArgument)) {
 		return fmt.Errorf("%w (run leases a machine ID for a command: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve)", err)
 	}

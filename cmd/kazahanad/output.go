@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // The status that a shell shows for a program that the signal ended. Where SIGPIPE is ignored, a
@@ -27,35 +25,13 @@ type output struct {
 	err     error
 }
 
-// Write writes all of p, or fails for good.
+// Write fails for good once it has failed.
 func (o *output) Write(p []byte) (n int, err error) {
 	o.written = true
-	for o.err == nil && n < len(p) {
-		var more int
-		more, o.err = o.to.Write(p[n:])
-		n += more
-		// Another process that has the same pipe can make it non-blocking at any time.
-		if file, ok := o.to.(*os.File); ok && errors.Is(o.err, syscall.EAGAIN) {
-			o.err = untilWritable(file)
-		}
+	if o.err == nil {
+		n, o.err = o.to.Write(p)
 	}
 	return n, o.err
-}
-
-// untilWritable waits until the file takes more.
-func untilWritable(file *os.File) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var waited error
-	err = raw.Control(func(fd uintptr) {
-		_, waited = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
-	})
-	if errors.Is(waited, syscall.EINTR) {
-		waited = nil // the next write shows
-	}
-	return errors.Join(err, waited)
 }
 
 // judge returns the outcome of a command that ended with err. Some file systems report

@@ -13,14 +13,11 @@ import (
 type placementCmd struct {
 	Actor string `arg:"ACTOR" optional:"" help:"KIND/ID of one actor: where it belongs, and what is stored about it. Nothing is activated."`
 	clientFlags
-	All  bool `name:"all" help:"Show all activations of this host, not just the first."`
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
-const (
-	shownActivations = 100  // without --all
-	activationsPage  = 1000 // the daemon's largest
-)
+// activationsPage is the daemon's largest page.
+const activationsPage = 1000
 
 // Run shows the members, the kinds and the activations, or one actor.
 func (c *placementCmd) Run(s *system) error {
@@ -34,16 +31,13 @@ func (c *placementCmd) Run(s *system) error {
 	}
 	client := c.client(c.Timeout)
 	defer client.Close()
-	query["limit"] = shownActivations
-	if c.All {
-		query["limit"] = activationsPage
-	}
+	query["limit"] = activationsPage
 	read := func() (page daemon.SnapshotPage, err error) {
 		err = client.Call(s.ctx, "Placement.Snapshot", &page, query)
 		return page, err
 	}
 	report, err := read()
-	for page := report; err == nil && c.All && len(page.Activations) == activationsPage; {
+	for page := report; err == nil && len(page.Activations) == activationsPage; {
 		last := page.Activations[activationsPage-1]
 		query["after"] = last.Kind + "/" + last.Identity
 		page, err = read()
@@ -62,7 +56,7 @@ func (c *placementCmd) Run(s *system) error {
 
 func showPlacement(out io.Writer, p daemon.SnapshotPage) error {
 	w := table(out)
-	fmt.Fprintf(w, "state\t%s\n", describeState(string(p.State)))
+	fmt.Fprintf(w, "state\t%s\n", p.State)
 	fmt.Fprintf(w, "authority\t%s\n", cmp.Or(p.Authority, "none: actors do not live on this host"))
 	for i, m := range p.Members {
 		name := ""
@@ -84,14 +78,7 @@ func showPlacement(out io.Writer, p daemon.SnapshotPage) error {
 	for _, a := range p.Activations {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%v ago\t%s\n", printable(a.Kind+"/"+a.Identity), printable(a.PID), a.Version, a.Token, seconds(a.IdleMS), a.Doing)
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if more := p.Total - len(p.Activations); more > 0 && len(p.Activations) == shownActivations {
-		_, err := fmt.Fprintf(out, "and %d more: --all shows them\n", more)
-		return err
-	}
-	return nil
+	return w.Flush()
 }
 
 func printableList(names []string) string {
@@ -100,14 +87,6 @@ func printableList(names []string) string {
 		shown = append(shown, printable(name))
 	}
 	return strings.Join(shown, ", ")
-}
-
-func describeState(state string) string {
-	return cmp.Or(map[string]string{
-		"member":    "member: actors live on this host",
-		"client":    "client: it resolves, and no actors live on this host",
-		"not_ready": "not_ready: there are no members, they are not known yet, or this host's membership has ended",
-	}[state], state)
 }
 
 func showActor(out io.Writer, actor string, p daemon.SnapshotPage) error {

@@ -60,6 +60,19 @@ func loadServe(s *system) (*config.Serve, error) {
 	return &c.Serve, nil
 }
 
+// adopt sets the socket path to the service manager's socket, if there is one.
+func adopt(settings *config.Serve, socket *unixsock.Listener) error {
+	if socket == nil {
+		return nil
+	}
+	if settings.Given("socket") && settings.Socket != socket.Path() {
+		return fmt.Errorf("%s is %s, and the socket that the service manager opened is %s: leave out socket, or make it the ListenStream= of the socket unit",
+			settings.Cite("socket"), settings.Socket, socket.Path())
+	}
+	settings.Socket, settings.SocketInTmp = socket.Path(), false
+	return nil
+}
+
 // Run runs the daemon until SIGINT or SIGTERM.
 func (c *serveCmd) Run(s *system) error {
 	if c.Check {
@@ -90,7 +103,7 @@ func (c *serveCmd) Run(s *system) error {
 
 // check does what serve does up to the first side effect.
 func check(s *system, settings *config.Serve) error {
-	for _, one := range []func(*config.Serve) error{checkNamed, checkProvider, checkStore, checkDoors} {
+	for _, one := range []func(*config.Serve) error{checkNamed, checkProvider, checkStore} {
 		if err := one(settings); err != nil {
 			return err
 		}
@@ -220,7 +233,6 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	// The service manager's socket comes last: a start that fails leaves it open, and
 	// answers the clients that wait.
 	if d.socket = d.activated; d.socket != nil {
-		warnOfIdleKeys(d.settings, d.serveLog())
 		return nil
 	}
 	d.socket, err = unixsock.Listen(d.settings.Socket, unixsock.Options{
@@ -312,7 +324,6 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(ctx, func(ctx context.Context) error {
 		return d.sockets.Run(ctx, d.serveLog(), append(slices.Collect(maps.Values(d.beside)), d.socket)...)
 	})
-	part(behind, func(ctx context.Context) error { memlimit.Settle(ctx); return nil })
 	if l := d.beside[keyAdmin]; l != nil {
 		part(behind, func(ctx context.Context) error {
 			return admin.Serve(ctx, l, d.adminHandler(ctx), d.refusals)

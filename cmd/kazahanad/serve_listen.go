@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,7 +17,6 @@ import (
 	"github.com/kazahana/kazahana/internal/door/memcached"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -40,21 +38,6 @@ func besides(s *config.Serve) []beside {
 		{keyAdmin, "metrics and health", s.AdminListen}, {keyMemcached, "IDs by memcached's protocol", s.MemcachedListen}, {keyHTTP, "IDs by HTTP", s.HTTPListen},
 	}
 	return slices.DeleteFunc(all, func(b beside) bool { return b.address == "" })
-}
-
-// checkDoors returns an error if the directory of a door's socket can neither be used nor
-// be made by this user.
-func checkDoors(settings *config.Serve) error {
-	for _, door := range besides(settings) {
-		path, isPath := strings.CutPrefix(door.address, "unix:")
-		if !isPath || door.key == keyAdmin {
-			continue
-		}
-		if err := state.CheckDir(filepath.Dir(path), "choose another path, or check as the daemon's user"); err != nil {
-			return fmt.Errorf("%s: %w", door.key, err)
-		}
-	}
-	return nil
 }
 
 // listenBeside opens the listeners beside the socket.

@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
@@ -34,10 +33,7 @@ func (f *stateFlags) place(s *system) (dir string, opts state.Options, err error
 	return settings.StateDir, state.Options{Live: settings.LiveDir, Log: commandLog(s)}, nil
 }
 
-type stateShowCmd struct {
-	stateFlags
-	JSON bool `name:"json" help:"Print JSON."`
-}
+type stateShowCmd struct{ stateFlags }
 
 // Run shows the state.
 func (c *stateShowCmd) Run(s *system) error {
@@ -48,9 +44,6 @@ func (c *stateShowCmd) Run(s *system) error {
 	report, err := state.Inspect(dir, opts)
 	if err != nil {
 		return err
-	}
-	if c.JSON {
-		return printJSON(s.out, stateReport(report))
 	}
 	w := table(s.out)
 	fmt.Fprintf(w, "state\t%s (survives a power failure: identity, timelines, floors)\n", report.Dir)
@@ -99,44 +92,6 @@ func describeLive(r state.Report) string {
 		return r.Damage.Error()
 	}
 	return r.Live + " (survives a kill -9 and a frozen disk: leases, marks)"
-}
-
-// stateReport is the report for JSON, with the names and units of status --json.
-func stateReport(r state.Report) map[string]any {
-	services := []map[string]any{}
-	for _, svc := range r.Services {
-		leases := []map[string]any{}
-		for _, l := range svc.Saved.Held {
-			leases = append(leases, leaseReport(l))
-		}
-		one := map[string]any{
-			"service": svc.Name, "mark_ms": svc.Mark, "floor_ms": svc.Floor, "epoch_ms": svc.Saved.Timeline.EpochMS, "bit_ts": svc.Saved.Timeline.BitTS,
-			"epoch_set_by": svc.Saved.Source, "leases": leases, "cached_lease": nil, "offered_epoch_ms": nil, "offered_bit_ts": nil,
-		}
-		if svc.Saved.Cached != nil {
-			one["cached_lease"] = leaseReport(*svc.Saved.Cached)
-		}
-		if o := svc.Saved.Offered; o != nil {
-			one["offered_epoch_ms"], one["offered_bit_ts"] = o.EpochMS, o.BitTS
-		}
-		services = append(services, one)
-	}
-	report := map[string]any{"state_dir": r.Dir, "identity": r.Identity, "live_dir": r.Live, "live_missing": r.Missing,
-		"live_damage": nil, "survives_kill": r.Live != "", "daemon_pid": nil, "not_adopted": r.Refusal, "services": services}
-	if r.Holder != nil {
-		report["daemon_pid"] = r.Holder.PID
-	}
-	if r.Damage != nil {
-		report["live_damage"] = r.Damage.Error()
-	}
-	return report
-}
-
-func leaseReport(l lease.Lease) map[string]any {
-	return map[string]any{
-		"machine_id": l.ID, "bit_id": l.BitID, "bit_seq": l.BitSeq,
-		"created_ms": l.Created, "expired_ms": l.Expired, "reserved_until_ms": l.ReservedUntil,
-	}
 }
 
 type stateAcceptCmd struct {

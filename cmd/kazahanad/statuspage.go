@@ -59,7 +59,7 @@ func thisHost() string {
 func (d *daemonParts) adminHandler(ctx context.Context) http.Handler {
 	return admin.OwnNames(d.beside[keyAdmin].Addr(), d.settings.AdminListen, admin.Handler(admin.Options{
 		Registry: d.metrics.Registry, Pprof: d.settings.AdminPprof, Page: statuspage.Daemon(), Status: d.page,
-		Ready: func() error { return d.server.Ready(ctx) }, Details: d.refusals.Lines,
+		Ready: func() error { return d.server.Ready(ctx) },
 		Alive: func(probe context.Context) error { return d.alive(ctx, probe) },
 	}))
 }

@@ -60,7 +60,7 @@ func calling(s *system, k *issuer.KeyedStores, do func(context.Context) error) e
 
 type storeInitCmd struct {
 	storeFlags
-	Yes bool `name:"yes" help:"Do not ask, although the store was used before."`
+	Yes bool `name:"yes" help:"Do it, although the store was used before."`
 }
 
 // Run declares the store of locks and sequences brand-new.
@@ -83,7 +83,7 @@ func (c *storeInitCmd) Run(s *system) error {
 		return err
 	}
 	if !c.Yes && !blank {
-		err := s.confirmNew(st.URL + " was used before, so it does not look brand-new; if it has lost something, locks may be granted and values handed out twice")
+		err := confirmNew(st.URL + " was used before, so it does not look brand-new; if it has lost something, locks may be granted and values handed out twice")
 		if err != nil {
 			return err
 		}

@@ -38,22 +38,17 @@ type reloadedFile interface {
 	Refused() bool
 }
 
-// supervise takes over SIGHUP. stop restores its handling.
+// supervise takes over SIGHUP, but not where the process has a terminal, since the signal reports
+// its loss. stop restores its handling.
 func supervise(s *system, log *zap.Logger) (p *supervision, stop func()) {
 	p = &supervision{notify: systemd.Notify, level: s.level, log: log}
-	p.hangup, stop = hangups()
-	return p, stop
-}
-
-// hangups catches SIGHUP. It does not where the process has a terminal, since the signal reports
-// its loss, or was started with SIGHUP ignored.
-func hangups() (_ <-chan os.Signal, stop func()) {
-	if signal.Ignored(syscall.SIGHUP) || term.IsTerminal(int(os.Stdin.Fd())) {
-		return nil, func() {}
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		return p, func() {}
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	return hangup, func() { signal.Stop(hangup) }
+	p.hangup = hangup
+	return p, func() { signal.Stop(hangup) }
 }
 
 // tell notifies the service manager, and reports whether there is one.

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // What the URL of a command says wins over the services of the daemon's file, so that the waits of
@@ -55,35 +52,4 @@ func TestLeasesInitCountsAllPools(t *testing.T) {
 	said("holds 4 records, 4 of them in use") // batch has two leases
 	said("holds 4 records", "--service", "batch")
 	said("holds 2 records", "--provider", "sqlite:"+s.Leases()+"?pool=empty") // of batch, which has its pool
-}
-
-// Commands ignore what is wrong with keys that they do not need, and services of a daemon whose
-// provider takes no terms.
-func TestServicesThatCommandsIgnore(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	d := s.Start()
-	id := s.Dial().ID()
-	path := s.Path("kazahanad.yaml")
-	ignored := func(lines string) {
-		t.Helper()
-		testkit.WriteFile(t, path, lines)
-		url := "sqlite:" + s.State + "/leases.db"
-		for _, args := range [][]string{
-			{"leases"}, {"leases", "init"}, {"run", "-q"}, {"inspect"},
-		} {
-			args = append(args, "--config", path, "--provider", url)
-			switch args[0] {
-			case "run":
-				args = append(args, "--", "true")
-			case "inspect":
-				args = append(args, fmt.Sprint(int64(id)))
-			}
-			s.Kazahanad(args...).OK(t)
-		}
-	}
-	ignored("services: {odd: {fallback: maybe, unknown: 1}, slow: {term: 5m}}\n")
-	ignored("provider: https://h\nservices: {web: {layout: js}, old: {bit_ts: 42}}\n")
-	d.Terminate()
-	s.Kazahanad("leases", "fence", "--config", path, "--provider", "sqlite:"+s.State+"/leases.db").OK(t)
 }

@@ -198,19 +198,6 @@ func (t *Tokens) find(token string) (Credential, bool) {
 	return t.entries[at].credential, true
 }
 
-// Tenants returns the names of the tenants that have a token, for a check of the
-// configuration.
-func (t *Tokens) Tenants() []string {
-	var names []string
-	for _, e := range t.entries {
-		if !slices.Contains(names, e.credential.Tenant) {
-			names = append(names, e.credential.Tenant)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
 // authenticate finds the credential of the request.
 func (s *Server) authenticate(r *http.Request) (Credential, error) {
 	who := Credential{Tenant: DefaultTenant, Owner: AnonymousOwner, Scopes: allScopes}

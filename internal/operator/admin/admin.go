@@ -41,7 +41,6 @@ type Options struct {
 	Registry *prometheus.Registry
 	Ready    func() error                // why no ID can be issued now; nil = one can
 	Alive    func(context.Context) error // optional: names a part that has stopped working; called with a timeout
-	Details  func() []string             // optional: what an operator should know though IDs can be issued
 	Pprof    bool
 	Page     http.Handler // optional: the status page, at /
 	Status   func() any   // optional: the page's data, as JSON at StatusPath
@@ -73,11 +72,6 @@ func Handler(o Options) http.Handler {
 			return
 		}
 		fmt.Fprintln(w, "ok")
-		if o.Details != nil {
-			for _, line := range o.Details() {
-				fmt.Fprintln(w, line)
-			}
-		}
 	})
 	if o.Page != nil {
 		mux.Handle("GET /{$}", o.Page)

@@ -1,3 +1,5 @@
+// Package manual writes manual pages and the help of commands. It derives them from the tree of
+// the commands, so that nothing has to be kept in step by hand.
 package manual
 
 import (
@@ -14,7 +16,7 @@ func Command(w io.Writer, root *cobra.Command, version string) error {
 	name := root.Name()
 	p := newPage(name, "1", name+" "+version, "User Commands")
 	p.section("Name")
-	p.text.WriteString(escapeInline(name) + ` \- ` + escape(lowered(root.Short)) + "\n")
+	p.text.WriteString(escapeInline(name) + ` \- ` + escape(strings.TrimSuffix(root.Short, ".")) + "\n")
 	p.section("Synopsis")
 	p.text.WriteString(fmt.Sprintf("\\fB%s\\fR \\fICOMMAND\\fR [\\fIFLAG\\fR]... [\\fIARGUMENT\\fR]...\n", escapeInline(name)))
 	p.section("Commands")
@@ -101,6 +103,3 @@ func visible(c *cobra.Command) (all []*cobra.Command) {
 	}
 	return all
 }
-
-// lowered formats a sentence for the NAME section of a manual page.
-func lowered(sentence string) string { return strings.TrimSuffix(sentence, ".") }

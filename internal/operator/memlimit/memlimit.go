@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"cmp"
 	"io/fs"
+	"os"
 	"path"
+	"runtime/debug"
 	"strconv"
 	"strings"
 )
@@ -62,4 +64,18 @@ func candidates(groups []byte) (files []string) {
 		}
 	}
 	return files
+}
+
+// Set returns how much memory this process may use: as configured, or what its
+// control group allows. The collector keeps a third below it, unless GOMEMLIMIT says
+// otherwise: the kernel may hold as much for the sockets, which it does not know of.
+func Set(configured int64) int64 {
+	limit := configured
+	if limit == 0 {
+		limit = Of(os.DirFS("/"))
+	}
+	if _, set := os.LookupEnv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(limit / 3 * 2)
+	}
+	return limit
 }

@@ -67,12 +67,7 @@ func (p process) WatchLog(dropped func() uint64) {
 func (p process) Configuration(refused func() bool) {
 	p.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kazahana_config_last_reload_successful", Help: "0 if the configuration that was read last was refused.",
-	}, func() float64 {
-		if refused() {
-			return 0
-		}
-		return 1
-	}))
+	}, func() float64 { return oneIf(!refused()) }))
 }
 
 // Fences registers the fences of the files in use; ask is called at each scrape.
@@ -107,4 +102,17 @@ func (p process) Certificates(files []string, read func(file string) (begin, end
 
 func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// Fence describes a file that may have forgotten grants, for status --json and the
+// lease server's page.
+type Fence struct {
+	File string `json:"file"` // a URL without secrets
+	// UntilMS is when grants from the file begin again, in Unix ms; 0 if they are not
+	// held back.
+	UntilMS int64  `json:"until_ms"`
+	Reason  string `json:"reason"`
+	// Sequences says that existing sequences hand out nothing until an operator
+	// declares how they go on.
+	Sequences bool `json:"sequences"`
 }

@@ -1,5 +1,5 @@
 // Package refusals counts refusals because of a limit. From here they reach the log, the metrics,
-// health, readyz, doctor and the status page.
+// health, doctor and the status page.
 package refusals
 
 import (
@@ -105,14 +105,6 @@ func (c *Counter) Recent() []Count {
 		return cmp.Or(cmp.Compare(y.LastMS, x.LastMS), cmp.Compare(x.Limit, y.Limit))
 	})
 	return recent
-}
-
-// Lines are the refusals of the last minute in words, a line each.
-func (c *Counter) Lines() (lines []string) {
-	for _, one := range c.Recent() {
-		lines = append(lines, "overloaded: "+one.String())
-	}
-	return lines
 }
 
 // String says which limit is reached.

@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"bytes"
+	"cmp"
 
 	"github.com/coreos/go-systemd/v22/journal"
 	"go.uber.org/zap/buffer"
@@ -15,18 +16,11 @@ func LeadsToJournal() bool {
 	return is
 }
 
-// Priority is the prefix that gives the journal the level of a line (sd-daemon(3)).
-func Priority(level zapcore.Level) string {
-	switch {
-	case level >= zapcore.ErrorLevel:
-		return "<3>"
-	case level == zapcore.WarnLevel:
-		return "<4>"
-	case level == zapcore.InfoLevel:
-		return "<6>"
-	}
-	return "<7>"
-}
+// priorities are the prefixes that give the journal the level of a line (sd-daemon(3)).
+var priorities = map[zapcore.Level]string{zapcore.DebugLevel: "<7>", zapcore.InfoLevel: "<6>", zapcore.WarnLevel: "<4>"}
+
+// Priority is the prefix of a line; every other level is an error's.
+func Priority(level zapcore.Level) string { return cmp.Or(priorities[level], "<3>") }
 
 // JournalEncoder puts the priority of an entry before each of its lines, because the
 // journal makes an entry of each line.

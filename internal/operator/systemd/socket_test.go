@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -57,49 +56,4 @@ func TestOnlyOneSocket(t *testing.T) {
 	if _, err := only(files); err == nil || !strings.Contains(err.Error(), "2 descriptors") {
 		t.Errorf("two: %v", err)
 	}
-}
-
-// TestListenerCountsTheLoopsTurns: a loop that waits turns when it is prodded,
-// as often as it is, and a loop that does something else does not.
-func TestListenerCountsTheLoopsTurns(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Succeed(t, err)
-	defer inner.Close()
-	l := NewListener(inner)
-	accepted, release, ended := make(chan net.Conn), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- c
-			<-release // the loop is stuck
-			_ = c.Close()
-		}
-	}()
-	for range 20 {
-		before := l.Turns()
-		await.Eventually(t, "the loop turns", func() bool { l.Prod(); return l.Turns() > before })
-	}
-	out, err := net.Dial("tcp", inner.Addr().String())
-	must.Succeed(t, err)
-	defer out.Close()
-	in := <-accepted
-	if _, is := in.(*net.TCPConn); !is { // a limit sets its buffers
-		t.Errorf("the connection is a %T", in)
-	}
-	before := l.Turns()
-	for range 20 {
-		l.Prod()
-		time.Sleep(time.Millisecond)
-	}
-	if n := l.Turns(); n != before {
-		t.Errorf("a stuck loop took %d turns", n-before)
-	}
-	close(release)
-	await.Eventually(t, "it goes on", func() bool { l.Prod(); return l.Turns() > before })
-	_ = l.Close()
-	<-ended
 }
