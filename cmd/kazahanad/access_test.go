@@ -28,60 +28,6 @@ func asNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// with runs a subcommand that knows of the site only what env says.
-func (s *site) with(env []string, args ...string) testkit.Outcome {
-	s.T.Helper()
-	cmd := s.Command(args...)
-	cmd.Env = s.Environment(env...)
-	return testkit.RunCommand(s.T, cmd)
-}
-
-func TestSocketDiscovery(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	runtimeDir := s.Path("run")
-	must.Succeed(t, os.Mkdir(runtimeDir, 0o700))
-	s.Socket = filepath.Join(runtimeDir, "kazahana", "kazahanad.sock")
-	xdg := "XDG_RUNTIME_DIR=" + runtimeDir
-	cmd := s.Command("serve", "--config", "none", "--state-dir", s.State)
-	cmd.Env = s.Environment(xdg)
-	s.LaunchCommand(cmd).AwaitReady()
-	for _, env := range [][]string{
-		{xdg},
-		{"KAZAHANA_SOCKET=unix://" + s.Socket},
-		// That is the caller's own unit's directory.
-		{xdg, "RUNTIME_DIRECTORY=" + s.Path("unit")},
-	} {
-		s.with(env, "id").OK(t)
-	}
-	nowhere := s.Path("nowhere")
-	s.with([]string{xdg, "KAZAHANA_SOCKET=" + nowhere}, "id").Fails(t, exitFailure, nowhere, "KAZAHANA_SOCKET", "kazahanad serve")
-}
-
-func TestPermissionDeniedNamesTheGroup(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	group := "group " + groupName(t, os.Getegid())
-	cmd := s.Command("id", "--socket", s.Socket)
-	if os.Geteuid() == 0 {
-		cmd = asNobody(t, cmd)
-	} else if err := os.Chmod(s.Socket, 0); err != nil {
-		t.Fatal(err)
-	}
-	testkit.RunCommand(t, cmd).Fails(t, exitFailure, s.Socket, "permission denied", group)
-
-}
-
-func groupName(t *testing.T, gid int) string {
-	t.Helper()
-	out, err := exec.Command("id", "-gn").Output()
-	if err != nil {
-		return strconv.Itoa(gid)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 // TestSocketGroupReachesTheSocket: the live directory is made first, in the directory of the
 // socket, which the group must pass under any umask.
 func TestSocketGroupReachesTheSocket(t *testing.T) {

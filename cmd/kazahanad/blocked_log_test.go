@@ -2,14 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
@@ -148,114 +145,5 @@ func TestBlockedLogAtTheEnd(t *testing.T) {
 	d, _ = s.launchBlocked(s.lockArgs("k", "exit 8")...)
 	if code := d.Code(); code != 8 {
 		t.Errorf("lock: exit code %d", code)
-	}
-}
-
-// The reason of a failed start is the last line of a daemon's log, behind the earlier lines.
-func TestStartErrorIsFlushed(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	d := s.Launch("--log-level", "debug")
-	if said := d.FailsToStart(exitFailure); !strings.Contains(said, "in use by process") {
-		t.Errorf("the log ends otherwise:\n%s", d.Log)
-	}
-}
-
-// Without a reader of the log, the daemon serves on.
-func TestLogReaderGone(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	reader, writer, err := os.Pipe()
-	must.Succeed(t, err)
-	cmd := s.Command(s.ServeArgs("--admin-listen", "unix:"+s.Path("admin.sock"))...)
-	cmd.Stderr = writer
-	d := s.LaunchCommand(cmd)
-	_ = writer.Close()
-	d.AwaitReady()
-	_ = reader.Close()
-	_ = d.Cmd.Process.Signal(syscall.SIGHUP) // a line to log
-	await.Eventually(t, "the line is lost", func() bool {
-		_, metrics := s.Get("/metrics")
-		return droppedLines(t, metrics) > 0
-	})
-	s.Dial().ID()
-	d.Terminate()
-	if d.Err != nil {
-		t.Errorf("it ended with %v", d.Err)
-	}
-}
-
-// The journal learns the level of each line.
-func TestJournalPriorities(t *testing.T) {
-	t.Parallel()
-	level := regexp.MustCompile(`^<([3-7])>(?:\{"level":"([a-z]+)"|\S+\t([A-Z]+)\t)`)
-	priorities := map[string]string{"error": "3", "warn": "4", "info": "6", "debug": "7"}
-	for _, format := range []string{"json", "console"} {
-		s := newSite(t)
-		d, journal := s.launchJournaled(true, s.ServeArgs("--log-level", "debug", "--log-format", format)...)
-		d.AwaitReady()
-		c := s.Dial()
-		var answer any
-		c.Must("Sequence.Next", &answer, "k") // a line of level debug
-		d.Terminate()
-		seen := map[string]bool{}
-		for line := range strings.Lines(journal()) {
-			m := level.FindStringSubmatch(line)
-			if m == nil {
-				t.Errorf("no priority and level: %s", line)
-				continue
-			}
-			name := strings.ToLower(m[2] + m[3])
-			seen[name] = true
-			if priorities[name] != m[1] {
-				t.Errorf("priority %s: %s", m[1], line)
-			}
-		}
-		if !seen["debug"] || !seen["info"] || !seen["warn"] {
-			t.Errorf("levels %v are logged:\n%s", seen, d.Log)
-		}
-		_, journal = s.launchJournaled(true, s.ServeArgs("--provider", "frob:", "--log-format", format)...)
-		text := journal()
-		line, isError := strings.CutPrefix(text, "<3>")
-		said, tells := testkit.Fatal(line)
-		if json := strings.HasPrefix(line, "{"); !isError || !tells || !strings.Contains(said, "frob") || json != (format == "json") {
-			t.Errorf("with log_format %s the start failed with %q", format, text)
-		}
-	}
-	// stderr was redirected, and the variable is another's.
-	s := newSite(t)
-	d, journal := s.launchJournaled(false, s.ServeArgs()...)
-	d.AwaitReady()
-	d.Terminate()
-	if text := journal(); strings.Contains(text, "\n<") || !strings.HasPrefix(text, "{") {
-		t.Errorf("the log is\n%s", text)
-	}
-}
-
-// launchJournaled runs a command under a service manager that has connected its
-// stderr to the journal, or only says so. journal waits for the end and returns the
-// logged lines.
-func (s *site) launchJournaled(connected bool, args ...string) (d *testkit.Instance, journal func() string) {
-	s.T.Helper()
-	reader, writer, err := os.Pipe()
-	must.Succeed(s.T, err)
-	var st unix.Stat_t
-	must.Succeed(s.T, unix.Fstat(int(writer.Fd()), &st))
-	inode := st.Ino
-	if !connected {
-		inode++
-	}
-	cmd := exec.Command(testkit.Executable(), args...)
-	cmd.Env = s.Environment(fmt.Sprintf("JOURNAL_STREAM=%d:%d", st.Dev, inode))
-	cmd.Stderr = writer
-	d = s.LaunchCommand(cmd)
-	_ = writer.Close()
-	copied := collect(reader, d.Log)
-	return d, func() string {
-		s.T.Helper()
-		d.AwaitEnd()
-		<-copied
-		return d.Log.String()
 	}
 }

@@ -191,15 +191,3 @@ func lookAtFence(t *testing.T, b *browser.Browser) {
 	tab.Await(`document.querySelectorAll("#fences li").length === 0`)
 	clean(t, tab, "http://"+address)
 }
-
-func lookAtServersFence(t *testing.T, b *browser.Browser) {
-	s := newSite(t)
-	s.putBack()
-	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.State+"/leases.db")
-	tab := b.Open(t, server.URL()+"/", desk)
-	tab.Await(`document.querySelectorAll("#fences li").length === 1 && document.querySelector("#state").dataset.tone === "bad" && document.title.startsWith("⚠")`)
-	readable(t, tab)
-	s.Kazahanad("leases", "init", "--config", "none", "--yes").OK(t)
-	tab.Await(`document.querySelectorAll("#fences li").length === 0 && document.querySelector("#state-name").innerText === "Ready"`)
-	clean(t, tab, server.URL())
-}

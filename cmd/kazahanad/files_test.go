@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -62,21 +61,4 @@ func TestOpenFilesAreSetAside(t *testing.T) {
 	if said := d.Log.String(); strings.Contains(said, "cannot accept connections") {
 		t.Errorf("no files were left:\n%s", said)
 	}
-}
-
-// A lease server closes connections without a credential before it runs out of open files.
-func TestOpenFilesOfALeaseServer(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	at := filepath.Join(s.Dir, "server.sock")
-	d := s.LaunchCommand(s.withFewFiles("lease-server", "--config", "none", "--provider", "memory:", "--listen", "unix:"+at))
-	answers := func() bool {
-		code, _, err := testkit.GetUnix(at, "/healthz")
-		return err == nil && code == http.StatusOK
-	}
-	await.Eventually(t, "it answers", answers)
-	flood(t, "unix", at, 400)
-	// It is of the same user as the flood; the flood's places are taken only once they are old.
-	await.Eventually(t, "a newcomer is served", answers)
-	d.AwaitLog("a limit is reached: clients are refused")
 }

@@ -187,8 +187,8 @@ func TestMonitoring(t *testing.T) {
 	}
 }
 
-// queryCheck holds queries against the exported series. That they are valid PromQL, promtool and
-// Prometheus say.
+// queryCheck holds queries against the exported series. That they are valid PromQL, packaging's
+// tests say.
 type queryCheck struct {
 	exported
 	recorded map[string][]string // labels, by the name under which a rule records its result
@@ -302,7 +302,6 @@ type dashboardModel struct {
 type dashboardPanel struct {
 	ID          int
 	Type, Title string
-	GridPos     struct{ H, W, X, Y int }
 	Datasource  *dashboardSource
 	Targets     []dashboardTarget
 }
@@ -377,20 +376,12 @@ func checkDashboard(t *testing.T, title, path string) {
 		}
 	}
 	source := func(s *dashboardSource) bool { return s != nil && s.Type == "prometheus" && s.UID == "${datasource}" }
-	ids, titles, taken := map[int]bool{}, map[string]bool{}, map[[2]int]string{}
+	ids, titles := map[int]bool{}, map[string]bool{}
 	for _, p := range d.Panels {
 		if ids[p.ID] || p.ID == 0 || p.Title == "" || titles[p.Title] && p.Type != "row" {
 			t.Errorf("panel %d %q is there twice, or has no number or title", p.ID, p.Title)
 		}
 		ids[p.ID], titles[p.Title] = true, true
-		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("panel %q lies over %q, or beyond the edge", p.Title, other)
-				}
-				taken[[2]int{x, y}] = p.Title
-			}
-		}
 		if p.Type == "row" {
 			continue
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -82,70 +81,6 @@ func wantIDs(t *testing.T, out []byte, err error, want int) {
 	}
 }
 
-// onPyPI is the version of pymemcache that the tests install.
-const onPyPI = "pymemcache==4.0.0"
-
-// pymemcache is a Python with it.
-func pymemcache(t *testing.T, s *testkit.Site) string {
-	t.Helper()
-	env := s.Path("venv")
-	for _, args := range [][]string{
-		{ring.Program(t, "python3"), "-m", "venv", env}, {env + "/bin/pip", "install", "--quiet", "--disable-pip-version-check", onPyPI},
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
-	return env + "/bin/python"
-}
-
-const withPymemcache = `from itertools import count
-from pymemcache.client.base import Client
-
-client = Client("/run/kazahana/memcached.sock")
-number = count()
-print(int(client.get(f"id:{next(number)}")))
-print([int(id) for id in client.get_many([f"id:{next(number)}" for _ in range(3)]).values()])
-`
-
-func TestNoClientPython(t *testing.T) {
-	t.Parallel()
-	s := testkit.NewSite(t)
-	startNoClient(s)
-	python := pymemcache(t, s)
-	out, err := exec.Command(python, "-c", strings.ReplaceAll(withPymemcache, "/run/kazahana/", s.Dir+"/")).CombinedOutput()
-	wantIDs(t, out, err, 4)
-	// What else the client can do is answered in its terms.
-	out, err = exec.Command(python, "-c", `
-from pymemcache.client.base import Client
-from pymemcache.exceptions import MemcacheServerError
-c = Client("`+s.Path("memcached.sock")+`")
-value, cas = c.gets("id")
-assert value == cas, (value, cas)
-assert c.gets_many(["id:1", "id:2"]).keys() == {"id:1", "id:2"}
-assert len(c.get_many([f"id:{n}" for n in range(2000)])) == 2000
-assert c.version().startswith(b""), c.version()
-try:
-    c.get("nothing")
-    raise SystemExit("no error")
-except MemcacheServerError as e:
-    assert "UNKNOWN_SERVICE" in str(e), e
-assert int(c.get("id")) > int(value)
-assert int(c.stats()[b"get_misses"]) == 1, c.stats()
-# A key prefix names the service, or nothing does.
-assert int(Client("`+s.Path("memcached.sock")+`", key_prefix=b"id:1:").get("orders")) > int(value)
-try:
-    Client("`+s.Path("memcached.sock")+`", key_prefix=b":1:").get("id")
-    raise SystemExit("no error")
-except MemcacheServerError as e:
-    assert "UNKNOWN_SERVICE" in str(e) and "prefix" in str(e), e
-c.quit()
-`).CombinedOutput()
-	if err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
-}
-
 func TestNoClientPHP(t *testing.T) {
 	t.Parallel()
 	s, page := noClientPage(t)
@@ -162,46 +97,6 @@ func TestNoClientPHP(t *testing.T) {
 	if out, err := exec.Command(php, s.Path("wrong.php")).CombinedOutput(); err == nil || !strings.Contains(string(out), "UNKNOWN_SERVICE") {
 		t.Errorf("%v: %s", err, out)
 	}
-}
-
-const withGomemcache = `package main
-
-import (
-	"fmt"
-	"log"
-	"sync/atomic"
-
-	"github.com/bradfitz/gomemcache/memcache"
-)
-
-func main() {
-	client := memcache.New("/run/kazahana/memcached.sock")
-	var number atomic.Int64
-	item, err := client.Get(fmt.Sprintf("id:%d", number.Add(1)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(string(item.Value))
-}
-`
-
-func TestNoClientGo(t *testing.T) {
-	t.Parallel()
-	s := testkit.NewSite(t)
-	startNoClient(s)
-	dir := s.Path("go")
-	testkit.Mkdir(t, dir)
-	testkit.WriteFile(t, filepath.Join(dir, "main.go"), strings.ReplaceAll(withGomemcache, "/run/kazahana/", s.Dir+"/"))
-	var out []byte
-	var err error
-	for _, args := range []string{"mod init example", "get github.com/bradfitz/gomemcache@v0.0.0-20250403215159-8d39553ac7cf", "run ."} {
-		cmd := exec.Command("go", strings.Fields(args)...)
-		cmd.Dir = dir
-		if out, err = cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %s: %v\n%s", args, err, out)
-		}
-	}
-	wantIDs(t, out, err, 1)
 }
 
 // TestNoClientReload: who may connect changes with a reload, where to does not. A stop
@@ -240,25 +135,5 @@ func TestNoClientReload(t *testing.T) {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s is still there", path)
 		}
-	}
-}
-
-// serve --check finds a directory in which no socket can be made.
-func TestServeCheckDoors(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	testkit.WriteFile(t, s.Path("file"), "")
-	for _, flag := range []string{"--memcached-listen", "--http-listen"} {
-		s.Kazahanad("serve", "--check", flag, "unix:"+s.Path("file/d.sock")).Fails(t, exitFailure, "not a directory")
-		s.Kazahanad("serve", "--check", flag, "unix:"+s.Path("new/and/newer/d.sock")).OK(t)
-	}
-	if _, err := os.Stat(s.Path("new")); err == nil {
-		t.Error("the check has made a directory")
-	}
-	closed := s.Path("closed")
-	testkit.Mkdir(t, closed)
-	must.Succeed(t, os.Chmod(closed, 0o500))
-	if os.Geteuid() != 0 { // whom no mode stops
-		s.Kazahanad("serve", "--check", "--http-listen", "unix:"+filepath.Join(closed, "d.sock")).Fails(t, exitFailure, "cannot be written")
 	}
 }

@@ -122,29 +122,6 @@ func TestAdoptedLeaseBridgesAnOutage(t *testing.T) {
 	}
 }
 
-// The daemon comes up without its provider, says so, and goes on by itself once the
-// provider is there.
-func TestProviderUnusableAtStart(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	testkit.WriteFile(t, s.Leases(), strings.Repeat("garbage ", 1000))
-	s.Start(s.Brief()...)
-	c := s.Dial()
-	st := c.AwaitMode("fallback_random")
-	if svc := st.Services[0]; !strings.Contains(svc.Cause, s.Leases()) || svc.Failures == 0 || st.Scope != "host" {
-		t.Errorf("the status is %+v, want a cause that names the file", svc)
-	}
-	last := c.ID()
-	if human := s.Kazahanad("status").OK(t); !strings.Contains(human, "fallback_random") || !strings.Contains(human, s.Leases()) {
-		t.Errorf("status says %s", human)
-	}
-	testkit.Rename(t, s.Leases(), s.Path("obstacle"))
-	c.AwaitMode("regular")
-	if id := c.RegularID(); id <= last {
-		t.Errorf("%d came after %d", id, last)
-	}
-}
-
 // A file with a pool of another epoch will never do: that is a mistake in the
 // configuration, which stops the start. A start does not wait for long to learn
 // it, though: on a machine that is too busy the status has to tell.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -19,36 +18,6 @@ func recipe(t *testing.T, name, language string) string {
 	page, err := os.ReadFile("../../docs/recipes/" + name + ".md")
 	must.Succeed(t, err)
 	return program(t, string(page), language)
-}
-
-func TestRecipePHP(t *testing.T) {
-	t.Parallel()
-	s := testkit.NewSite(t)
-	php := ring.Program(t, "php")
-	program := strings.Replace(recipe(t, "php", "php"), "/run/kazahana/kazahanad.sock", s.Socket, 1)
-	program = strings.Replace(program, `echo next_id(), "\n";`, `for ($i = 0; $i < 20; $i++) echo next_id(), "\n";`, 1)
-	file := s.Path("id.php")
-	testkit.WriteFile(t, file, program)
-	if out, err := exec.Command(php, file).Output(); err == nil {
-		t.Errorf("without a daemon it prints %s", out)
-	}
-	for _, layout := range []string{"default", "js"} {
-		i := s.Start("--layout", layout, "--state-dir", s.Path(layout))
-		out, err := exec.Command(php, file).CombinedOutput()
-		ids := strings.Fields(string(out))
-		if err != nil || len(ids) != 20 {
-			t.Fatalf("%v: %s", err, out)
-		}
-		last := int64(0)
-		for _, text := range ids {
-			id, err := strconv.ParseInt(text, 10, 64)
-			if err != nil || id <= last || (layout == "js") != (id < 1<<53) {
-				t.Errorf("%s: %s after %d", layout, text, last)
-			}
-			last = id
-		}
-		i.Terminate()
-	}
 }
 
 // Seed 003-8.2-2.

@@ -195,27 +195,6 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	clean(t, tab, server.URL(), "status of 400") // of the search for nonsense
 }
 
-// The lease server's page says so when the server is away, and goes on by itself
-// when that is back. The token outlives a reload, and not the tab.
-func lookAtReturn(t *testing.T, b *browser.Browser) {
-	s := newSite(t)
-	server := s.startPageServer(testkit.FreeAddress(t))
-	tab := b.Open(t, server.URL()+"/", desk)
-	giveToken(tab, adminToken)
-	tab.Await(`document.querySelector("#main:not([hidden])")`)
-	tab.Eval(`window.loaded = "once"`, nil)
-	server.Terminate()
-	tab.Await(`document.querySelector("#lost:not([hidden])")?.innerText.startsWith("Connection lost since ")`)
-	again := s.startPageServer(server.Address)
-	granted(again, "", "web-01.example.net", 3)
-	tab.Await(`document.querySelector("#lost").hidden && document.querySelector('#pools tr[data-key="default"] td:nth-child(3)').innerText === "3"`)
-	tab.Await(fmt.Sprintf(`window.loaded === "once" && document.querySelector("footer").innerText.includes("process %d")`, again.PID()))
-	tab.Call("Page.reload", map[string]any{}, nil)
-	tab.Await(`window.loaded === undefined && document.querySelector("#main:not([hidden])")`)
-	other := b.Open(t, server.URL()+"/", desk)
-	other.Await(`document.querySelector("#token:not([hidden])")`)
-}
-
 // onlyText fails where a name has become an element of the page.
 func onlyText(t *testing.T, tab *browser.Tab) {
 	t.Helper()
@@ -254,28 +233,4 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	tab.Await(fmt.Sprintf(`["#search-answer td:nth-child(2)", "#search-answer td:nth-child(3)"].map((at) => document.querySelector(at)?.innerText).join(" ") === %q`, host+" "+process))
 	onlyText(t, tab)
 	clean(t, tab, server.URL(), "status of 401")
-}
-
-// A pool that fills up is in the headline, in the colours of the alerts, and in the words
-// of leases.
-func lookAtFullPool(t *testing.T, b *browser.Browser) {
-	s := newSite(t)
-	server := s.startPageServer(testkit.FreeAddress(t))
-	tab := b.Open(t, server.URL()+"/", desk)
-	giveToken(tab, adminToken)
-	tab.Await(`document.querySelector("#state").dataset.tone === "good"`)
-	shows := func(tone, headline string) {
-		t.Helper()
-		tab.Await(fmt.Sprintf(`document.querySelector("#state").dataset.tone === %q && document.querySelector("#state-name").innerText.startsWith(%q)`, tone, headline))
-		tab.Await(fmt.Sprintf(`document.querySelector('#pools tr[data-key="imports"]').dataset.tone === %q`, tone))
-	}
-	granted(server, "imports", "import-01.example.net", 95)
-	shows("warn", "Pool imports is nearly full")
-	granted(server, "imports", "import-02.example.net", 5)
-	shows("bad", "Pool imports is full")
-	clean(t, tab, server.URL(), "status of 401")
-	out := s.Kazahanad("leases", "--provider", "sqlite:"+s.Leases()+"?ids=0-99&pool=imports").OK(t)
-	if !strings.Contains(out, "0 free; the pool is full") {
-		t.Errorf("leases says %q", out[max(0, len(out)-200):])
-	}
 }

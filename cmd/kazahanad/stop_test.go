@@ -11,14 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
@@ -36,29 +35,14 @@ func (s *site) granted() []provider.Record {
 	return records
 }
 
-// remembered is what state show --json says of a service.
-type remembered struct {
-	Service        string               `json:"service"`
-	MarkMS         int64                `json:"mark_ms"`
-	EpochMS        int64                `json:"epoch_ms"`
-	BitTS          int                  `json:"bit_ts"`
-	EpochSetBy     string               `json:"epoch_set_by"`
-	Leases         []issuer.LeaseStatus `json:"leases"`
-	Cached         *issuer.LeaseStatus  `json:"cached_lease"`
-	OfferedEpochMS *int64               `json:"offered_epoch_ms"`
-}
-
 // remembered is what the state holds of the default service.
-func (s *site) remembered() remembered {
+func (s *site) remembered() state.ServiceReport {
 	s.T.Helper()
-	var report struct {
-		StateDir string       `json:"state_dir"`
-		Services []remembered `json:"services"`
-	}
-	testkit.DecodeJSON(s.T, s.Kazahanad("state", "show", "--json").OK(s.T), &report)
-	i := slices.IndexFunc(report.Services, func(r remembered) bool { return r.Service == "default" })
-	if i < 0 || report.StateDir != s.State {
-		s.T.Fatalf("state show of %s says %+v", s.State, report)
+	report, err := state.Inspect(s.State, state.Options{})
+	must.Succeed(s.T, err)
+	i := slices.IndexFunc(report.Services, func(r state.ServiceReport) bool { return r.Name == "default" })
+	if i < 0 {
+		s.T.Fatalf("the state is %+v", report)
 	}
 	return report.Services[i]
 }
@@ -162,51 +146,6 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	}
 }
 
-// A start beside a process that was killed and cannot end is refused, and the service manager
-// tries again.
-func TestStartBesideAProcessThatCannotEnd(t *testing.T) {
-	t.Parallel()
-	s, disk := newSite(t), disktest.Ext4(t)
-	s.State = filepath.Join(disk.Dir(), "state")
-	killed := s.Start()
-	c := s.Dial()
-	c.RegularID() // the file of leases is on that disk too
-	disk.Freeze()
-	c.ID()
-	killed.AwaitLog("the floor cannot be brought to the disk") // so a thread of it waits in the disk
-	killed.Signal(syscall.SIGKILL)
-	said := s.Launch().FailsToStart(exitFailure)
-	disk.Thaw()
-	if !strings.Contains(said, "in use by process "+strconv.Itoa(killed.PID())) {
-		t.Error(said)
-	}
-}
-
-// A start that waits for a predecessor which still holds the live state is stopped on request
-// like any other daemon.
-func TestStopOfAStartThatWaits(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	if s.Live == "none" {
-		t.Skip("there is no file system in memory")
-	}
-	s.Start().Kill()
-	folders, err := filepath.Glob(filepath.Join(s.Live, "*", "holder"))
-	if err != nil || len(folders) != 1 {
-		t.Fatalf("the live directory has %v (%v)", folders, err)
-	}
-	held, err := os.Open(filepath.Dir(folders[0]))
-	must.Succeed(t, err)
-	defer held.Close()
-	must.Succeed(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
-	d := s.Launch()
-	d.AwaitLog("a process that was killed and has not ended holds the live state")
-	d.Signal(syscall.SIGTERM)
-	if code := d.Code(); code != exitOK {
-		t.Errorf("exit code %d\n%s", code, d.Log)
-	}
-}
-
 // Seed 000-11.2-1.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
@@ -217,7 +156,7 @@ func TestGracefulStop(t *testing.T) {
 		args := []string{"--provider", "sqlite:" + s.Leases() + "?ids=5-5", "--max-throughput-per-ms", "32"}
 		d := s.Start(args...)
 		s.Dial().ID()
-		if held := s.remembered().Leases; len(held) != 1 || held[0].MachineID != 5 {
+		if held := s.remembered().Saved.Held; len(held) != 1 || held[0].ID != 5 {
 			t.Errorf("while it runs, the state holds %v", held)
 		}
 		answer, failure := s.slowBatch(20_000)
@@ -239,7 +178,7 @@ func TestGracefulStop(t *testing.T) {
 		if _, err := os.Lstat(s.Socket); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%v: the socket is still there: %v", signal, err)
 		}
-		if saved := s.remembered(); len(saved.Leases) != 0 || saved.Cached != nil {
+		if saved := s.remembered().Saved; len(saved.Held) != 0 || saved.Cached != nil {
 			t.Errorf("%v: the state holds %+v", signal, saved)
 		}
 		records := s.granted()

@@ -293,38 +293,3 @@ func (s *site) onInput(input *os.File, args ...string) *testkit.Instance {
 	cmd.Stdin = input
 	return s.LaunchCommand(cmd)
 }
-
-// A user that has SIGHUP ignored, as nohup does, is not heard otherwise.
-func TestIgnoredHangup(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	cmd := exec.Command("sh", append([]string{"-c", `trap "" HUP; exec "$@"`, "sh", testkit.Executable()}, s.ServeArgs()...)...)
-	cmd.Env = s.Environment()
-	d := s.LaunchCommand(cmd)
-	d.AwaitReady()
-	must.Succeed(t, cmd.Process.Signal(syscall.SIGHUP))
-	d.Terminate()
-	if d.Err != nil || strings.Contains(d.Log.String(), "configuration read again") {
-		t.Errorf("%v\n%s", d.Err, d.Log)
-	}
-}
-
-// Settings of a socket that the manager made have no effect on it, which is said,
-// unless a socket of the daemon's own has them.
-func TestSocketActivationLeavesIdleKeys(t *testing.T) {
-	t.Parallel()
-	for address, idle := range map[string]bool{"none": true, "unix:": false} {
-		s := newSite(t)
-		if !idle {
-			address += s.Path("admin.sock")
-		}
-		_, socket := s.manage()
-		d := s.LaunchCommand(s.handed([]*os.File{socket}, "serve", "--config", "none", "--state-dir", s.State,
-			"--socket", s.Socket, "--socket-mode", "0600", "--admin-listen", address))
-		d.AwaitReady()
-		d.Terminate()
-		if got := strings.Contains(d.Log.String(), `"key":"socket_mode"`); got != idle {
-			t.Errorf("admin_listen %s: the warning is there: %v\n%s", address, got, d.Log)
-		}
-	}
-}

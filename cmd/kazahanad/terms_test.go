@@ -162,19 +162,6 @@ func TestTermsThatDoNotFit(t *testing.T) {
 	}
 	// The terms of the URL are of no service here, so that they need not fit.
 	s.Kazahanad("serve", "--check", "--config", "none", "--store", "none", "--provider", "kubernetes:ids", "--services", "{default: {bit_seq: 10}}").OK(t)
-	// Which providers take them, and where those of the others would be right.
-	for url, words := range map[string]string{
-		"memory:": "", "redis://h/0": "", "redis+sentinel://a,b/m": "", "etcd://h:2379": "", "postgres://h/d": "", "kubernetes:ids": "",
-		"http://h:7464": "in services of its own configuration", "https://h:7464": "in services of its own configuration",
-		"none:": "it grants no leases", "static:5": "?term=5m", "ip:": "?term=5m",
-	} {
-		said := s.Kazahanad("serve", "--check", "--config", "none", "--store", "none", "--provider", url, "--services", "{default: {term: 5m}}")
-		if words == "" {
-			said.OK(t)
-			continue
-		}
-		said.Fails(t, exitUsage, "services.default.term (--services) cannot be set with provider (--provider) "+schemeOf(url)+":", words)
-	}
 	// A pool that others use keeps its timeline: the start, its check of the file and doctor say so.
 	d := s.configured(s.withTerms(ownPool)...)
 	s.leaseOf("batch")
