@@ -31,8 +31,8 @@ type executorCalls struct {
 	waiting  map[uint32]*executorCall // for their answers, the unsent ones included
 	window   int                      // of them are sent
 	closed   error
-	answered uint64 // answers so far
-	silent   bool   // the peer has let the time of a request go by, and answered nothing since it got it
+	answered uint64 // signs of life so far: answers, and Checks
+	silent   bool   // the peer has let the time of a request go by, without a sign of life since it got it
 }
 
 // call is one of them.
@@ -48,7 +48,7 @@ type executorCall struct {
 	id       uint32
 	sent     bool
 	due      time.Time // once it is sent
-	answered uint64    // answers before it was sent
+	answered uint64    // signs of life before it was sent
 	timer    *time.Timer
 }
 
@@ -166,13 +166,13 @@ func (a *executorCalls) late(one *executorCall) {
 	if a.take(one.id) == nil {
 		return
 	}
-	if changed {
+	one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
+	if changed { // behind the failure, which is that of an activation
 		a.hear()
 	}
-	one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
 }
 
-// answers notes that the peer does.
+// answers notes that the peer does, or has asked something: it is not frozen.
 func (a *executorCalls) answers() {
 	a.mu.Lock()
 	changed := a.silent

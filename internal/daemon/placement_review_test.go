@@ -110,17 +110,23 @@ func TestSilentExecutorServesNothing(t *testing.T) {
 	w.answer(hangs, nil, nil)
 	r.serves(r)
 
-	one := executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: hang, done: func(error) {}}
-	e.calls.ask(&one)
-	w.want("Activate", "1")
-	r.activate(w, "2")
-	e.calls.mu.Lock()
-	one.due = time.Now()
-	e.calls.mu.Unlock()
-	if e.calls.late(&one); e.calls.isSilent() {
-		t.Error("a process that answers others is silent")
+	active := r.activate(w, "2")
+	for _, sign := range []func(){
+		func() { r.activate(w, "3") },
+		func() { w.table("Placement.Check", "room", "2", active.params.Token) },
+	} {
+		one := executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: hang, done: func(error) {}}
+		e.calls.ask(&one)
+		w.want("Activate", "1")
+		sign()
+		e.calls.mu.Lock()
+		one.due = time.Now()
+		e.calls.mu.Unlock()
+		if e.calls.late(&one); e.calls.isSilent() {
+			t.Error("a process that gives a sign of life is silent")
+		}
 	}
-	r.activate(w, "3")
+	r.activate(w, "4")
 }
 
 // A peer can neither have the daemon keep names without end, nor events.
