@@ -2,6 +2,7 @@ package trace
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
