@@ -724,7 +724,7 @@ func TestRequestsOfARenewal(t *testing.T) {
 		}
 		return n
 	}
-	t.Logf("an idle daemon makes %.0f writes and %.0f reads an hour, %d of them verifications", inAnHour("create", "update"), inAnHour("get", "list")+60/5, 60/5)
+	t.Logf("an idle daemon that is alone in its pool, and raises the bound of its head itself, makes %.0f writes and %.0f reads an hour, of which %d verify", inAnHour("create", "update"), inAnHour("get", "list")+60/5, 60/5)
 }
 
 // A process that starts in a pool in use lists nothing: it reads the head, the witness and the
