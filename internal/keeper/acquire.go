@@ -252,11 +252,12 @@ func (c *Core) failed(err error) {
 	c.cause = err
 	c.todo = append(c.todo, toPublish)
 	c.report.seen(func(o Observer) { o.Acquired(result) })
-	text, fields := "failed to allocate worker id", []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
+	fields := []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
 	if kept := c.lastKept(); kept != nil && !c.anyUsable() {
-		text, fields = "keep alive failed, circuit breaking", append(c.leaseFields(*kept), fields...)
+		c.report.line(zap.ErrorLevel, "keep alive failed, circuit breaking", append(c.leaseFields(*kept), fields...)...)
+		return
 	}
-	c.report.line(zap.ErrorLevel, text, fields...)
+	c.report.line(zap.ErrorLevel, "failed to allocate worker id", fields...)
 }
 
 // lastKept is the lease that could not be kept alive: the latest of this life, or one of the life
