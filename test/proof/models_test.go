@@ -86,7 +86,7 @@ func (l redisLives) trusted() lives               { return redisLives{l.Trusted(
 func (l redisLives) show(v *record.View)          { l.Show(v) }
 
 func (l redisLives) byHand(s *records) lives {
-	l.server.NowMS = s.now()
+	l.server.NowMS = s.latest()
 	after := redisLives{l.Fenced(*l.server), l.server}
 	s.apply(change{lives: after})
 	return after
@@ -162,7 +162,8 @@ func (l postgresLives) lookedBy(s *records, m postgresconn.Memory) (after postgr
 func (l postgresLives) fence(s *records, reason string) postgresLives {
 	l.Life, l.Fences, l.Server = fmt.Sprint("life ", s.w.number()), l.Fences+1, l.server.session()
 	l.Trusted, l.Forgot, l.Reason = false, true, reason
-	l.FromMS, l.UntilMS = s.now(), max(l.UntilMS, s.now()+cmp.Or(l.LongestMS, s.area.MaxGrantMS))
+	l.FromMS = s.latest()
+	l.UntilMS = max(l.UntilMS, l.FromMS+cmp.Or(l.LongestMS, s.area.MaxGrantMS))
 	l = l.written().(postgresLives)
 	s.apply(change{lives: l})
 	return l

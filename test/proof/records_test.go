@@ -133,6 +133,15 @@ func (s *records) now() int64 {
 	return s.clock()
 }
 
+// latest is the latest time that the server knows: its clock may have gone back since a change.
+func (s *records) latest() int64 {
+	at := s.now()
+	for _, c := range s.done {
+		at = max(at, c.atMS)
+	}
+	return at
+}
+
 // Change implements record.Store.
 func (s *records) Change(ctx context.Context, ask record.Ask, rule record.Rule) (at int64, err error) {
 	s.mu.Lock()

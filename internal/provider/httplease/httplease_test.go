@@ -42,7 +42,7 @@ func TestParseURL(t *testing.T) {
 		"http:a":                                       "error: no address",
 		"http://a:x":                                   "error: malformed",
 		"http://a#b":                                   "error: '#'",
-		"http://a?token=hunter2":                       `error: "token" that is not known here: write token_file=; allowed are token_file, ca_file, cert_file, key_file`,
+		"http://a?token=hunter2":                       `error: "token" that is not known here: allowed are token_file, ca_file, cert_file, key_file`,
 		"http://a?term=5m":                             `error: "term" that is not known here`,
 		"https://a?cert_file=/c":                       "error: go together",
 		"http://a?ca_file=/c":                          "error: write https://",

@@ -76,7 +76,9 @@ func conforms(t *testing.T, open func(path string, opts sqlitefile.Options) (own
 		folder := ring.Dir(t)
 		return recordtest.Target{
 			Open: func(area record.Area) (record.Store, error) {
-				return open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
+				s, err := open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
+				s.Store = sqlite.New(s.file, area)
+				return s, err
 			},
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 		}
