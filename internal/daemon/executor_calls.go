@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,10 @@ import (
 // callWindow is how many requests a peer may have without having answered. A crowd
 // of them waits here, where its time does not run as long as the peer answers at all.
 const callWindow = 256
+
+// pingTime is for the answer to Ping, which a peer gets when it has let the time of another
+// request go by: it may be slow with that alone, or the daemon itself may have stood still.
+const pingTime = time.Second
 
 // maxRefusal is how many bytes of a peer's error others are told.
 const maxRefusal = 1024
@@ -31,8 +36,9 @@ type executorCalls struct {
 	waiting  map[uint32]*executorCall // for their answers, the unsent ones included
 	window   int                      // of them are sent
 	closed   error
-	answered uint64 // signs of life so far: answers, and Checks
-	silent   bool   // the peer has let the time of a request go by, without a sign of life since it got it
+	answered uint64 // answers so far
+	pinged   bool   // a Ping is under way
+	silent   bool   // the peer has let the time of a request and of a Ping go by, and answered nothing since
 }
 
 // call is one of them.
@@ -43,13 +49,13 @@ type executorCall struct {
 	within time.Duration
 	wanted func() bool // asked right before it is sent; nil: it is
 	useful bool        // also when it is sent after its time
+	prompt bool        // it goes before all others, and its time runs from now on
 	done   func(error)
 
-	id       uint32
-	sent     bool
-	due      time.Time // once it is sent
-	answered uint64    // signs of life before it was sent
-	timer    *time.Timer
+	id    uint32
+	sent  bool
+	due   time.Time // once it is sent
+	timer *time.Timer
 }
 
 // errNotAsked: the peer knows nothing of the request.
@@ -77,7 +83,11 @@ func (a *executorCalls) ask(one *executorCall) {
 	one.id = a.last
 	a.waiting[one.id] = one
 	one.timer = time.AfterFunc(one.within, func() { a.late(one) })
-	a.unsent = append(a.unsent, one)
+	at := len(a.unsent)
+	if one.prompt {
+		at = 0
+	}
+	a.unsent = slices.Insert(a.unsent, at, one)
 	a.prod()
 	a.mu.Unlock()
 }
@@ -111,11 +121,11 @@ func (a *executorCalls) send() {
 func (a *executorCalls) next() *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.unsent) > 0 && a.window < callWindow {
+	for len(a.unsent) > 0 && (a.window < callWindow || a.unsent[0].prompt) {
 		one := a.unsent[0]
 		a.unsent = a.unsent[1:]
 		if a.waiting[one.id] != nil {
-			one.sent, one.due, one.answered = true, time.Now().Add(one.within), a.answered
+			one.sent, one.due = true, time.Now().Add(one.within)
 			a.window++
 			one.timer.Reset(one.within)
 			return one
@@ -151,28 +161,47 @@ func (a *executorCalls) take(id uint32) *executorCall {
 func (a *executorCalls) late(one *executorCall) {
 	a.mu.Lock()
 	left := time.Until(one.due) // the timer may have fired just when it was sent
-	if !one.sent && !a.silent {
+	if !one.sent && !one.prompt && !a.silent {
 		left = one.within // the peer is busy with those before it
 	}
-	waits := a.waiting[one.id] != nil
-	if waits && left > 0 {
+	if a.waiting[one.id] != nil && left > 0 {
 		one.timer.Reset(left)
 		a.mu.Unlock()
 		return
 	}
-	changed := waits && !a.silent && one.answered == a.answered
-	a.silent = a.silent || changed
 	a.mu.Unlock()
-	if a.take(one.id) == nil {
-		return
-	}
-	one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
-	if changed { // behind the failure, which is that of an activation
-		a.hear()
+	if a.take(one.id) != nil {
+		a.ping(min(one.within, pingTime))
+		one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
 	}
 }
 
-// answers notes that the peer does, or has asked something: it is not frozen.
+// ping asks the peer whether it is there. Any answer says so, also that it does not know
+// what a Ping is. It is sent even after its time: only an answer ends the silence.
+func (a *executorCalls) ping(within time.Duration) {
+	a.mu.Lock()
+	already, before := a.pinged || a.silent, a.answered
+	if !already {
+		a.pinged = true
+	}
+	a.mu.Unlock()
+	if already {
+		return
+	}
+	var pong any
+	a.ask(&executorCall{method: "Ping", params: struct{}{}, target: &pong, within: within, prompt: true, useful: true, done: func(err error) {
+		a.mu.Lock()
+		a.pinged = false
+		late := errors.Is(err, driver.ErrUnknown) && a.answered == before
+		a.silent = a.silent || late
+		a.mu.Unlock()
+		if late {
+			a.hear()
+		}
+	}})
+}
+
+// answers notes that the peer does.
 func (a *executorCalls) answers() {
 	a.mu.Lock()
 	changed := a.silent
@@ -184,8 +213,8 @@ func (a *executorCalls) answers() {
 	}
 }
 
-// isSilent reports whether the peer has let the time of a request go by, and answered nothing
-// since it got it.
+// isSilent reports whether the peer has let the time of a request and of a Ping go by, and
+// has answered nothing since.
 func (a *executorCalls) isSilent() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -211,7 +211,6 @@ func (p *Placement) check(d *responder) error {
 	if !ok || e == nil || e.conn != d.conn {
 		return wire.Errorf(wire.CodeActivationEnded, "the activation of token %d has ended", token)
 	}
-	e.calls.answers()
 	return d.out.ReplyAny(d.req.ID, checked{valid.Milliseconds()})
 }
 

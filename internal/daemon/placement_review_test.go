@@ -27,15 +27,14 @@ func (r *placed) idleExecutor() *executor {
 	return nil
 }
 
-// late asks the process for an answer that no call waits for long, and waits for that.
+// late asks the process for an answer that no call waits for long, and waits for that, and for
+// the Ping that follows.
 func (e *executor) late(t *testing.T, one executorCall) error {
 	told := make(chan error, 1)
 	one.within, one.done = time.Millisecond, func(err error) { told <- err }
 	e.calls.ask(&one)
 	err := <-told
-	if !e.calls.isSilent() {
-		t.Error("the process is not silent")
-	}
+	await.Eventually(t, "the process is silent", e.calls.isSilent)
 	return err
 }
 
@@ -52,11 +51,15 @@ func TestSilentExecutorIsPassedOver(t *testing.T) {
 	r.activate(good, "3")
 	// A process that answers, be it late, is asked again.
 	silent.answer(silent.want("Passivate", "2"), nil, nil)
+	if ping := silent.request(); ping.method != "Ping" {
+		t.Fatalf("the daemon asks for %s", ping.method)
+	}
 	silent.alive()
 	r.activate(silent, "4")
 }
 
-// A process hears that it is to let go, also when it has been too busy to read.
+// A process hears that it is to let go, and the Ping that ends its silence, also when it
+// has been too busy to read.
 func TestLatePassivateIsSent(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
@@ -69,8 +72,8 @@ func TestLatePassivateIsSent(t *testing.T) {
 		}
 	}
 	e.conn.mu.Unlock()
-	for _, method := range []string{"Activate", "Passivate"} { // Activate was on its way
-		if q := w.next(); q.method != method {
+	for _, method := range []string{"Activate", "Ping", "Passivate"} { // Activate was on its way
+		if q := w.request(); q.method != method {
 			t.Errorf("asked for %s, want %s", q.method, method)
 		}
 	}
@@ -96,37 +99,56 @@ func TestLongRefusalIsCut(t *testing.T) {
 	}
 }
 
-// A process that answers nothing loses its actors to others, until it answers. A process that hangs
-// in one callback goes on to serve its kind.
+// A process that hangs in one callback and answers the Ping goes on to serve its kind, although it
+// answers nothing else; a process that does not loses its actors to others, until it answers.
 func TestSilentExecutorServesNothing(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
-	e := r.idleExecutor()
-	_ = e.late(t, executorCall{method: "Activate", params: activateParams{Identity: "1"}})
-	hangs := w.want("Activate", "1")
-	await.Eventually(t, "its kind is withdrawn", func() bool { return !r.knows(r, "room") })
+	calls := r.idleExecutor().calls
+	late := func() {
+		calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: time.Millisecond, done: func(error) {}})
+	}
+	late()
+	w.want("Activate", "1")
+	ping := w.request()
+	if ping.method != "Ping" {
+		t.Fatalf("the daemon asks for %s", ping.method)
+	}
+	await.Eventually(t, "the Ping is late", func() bool { return !r.knows(r, "room") })
 	r.upToDate()
 	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "2", options{"wait_ms": 1})
-	w.answer(hangs, nil, nil)
+	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
 	r.serves(r)
+	r.activate(w, "2")
 
-	active := r.activate(w, "2")
-	for _, sign := range []func(){
-		func() { r.activate(w, "3") },
-		func() { w.table("Placement.Check", "room", "2", active.params.Token) },
-	} {
-		one := executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: hang, done: func(error) {}}
-		e.calls.ask(&one)
-		w.want("Activate", "1")
-		sign()
-		e.calls.mu.Lock()
-		one.due = time.Now()
-		e.calls.mu.Unlock()
-		if e.calls.late(&one); e.calls.isSilent() {
-			t.Error("a process that gives a sign of life is silent")
-		}
+	calls.ping(hang)
+	if ping = w.request(); ping.method != "Ping" || calls.isSilent() {
+		t.Fatalf("the daemon asks for %s, and has it silent: %v", ping.method, calls.isSilent())
 	}
-	r.activate(w, "4")
+	late() // as of a callback that hangs
+	w.want("Activate", "1")
+	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
+	r.activate(w, "3")
+	if calls.isSilent() {
+		t.Error("a process that answers the Ping is silent")
+	}
+}
+
+// A Ping goes before a crowd that waits for its turn: its time runs from the start.
+func TestPingIsNotKeptByACrowd(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w := r.worker()
+	calls := r.idleExecutor().calls
+	for range callWindow + 1 {
+		calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: hang, done: func(error) {}})
+	}
+	for range callWindow {
+		w.want("Activate", "1")
+	}
+	calls.ping(hang)
+	if q := w.request(); q.method != "Ping" {
+		t.Errorf("asked for %s", q.method)
+	}
 }
 
 // A peer can neither have the daemon keep names without end, nor events.

@@ -88,7 +88,17 @@ type askedParams struct {
 }
 
 // next is the request that the daemon sends.
-func (p *peer) next() (a asked) {
+func (p *peer) next() asked {
+	p.t.Helper()
+	for {
+		if a := p.request(); a.method != "Ping" { // it stays silent
+			return a
+		}
+	}
+}
+
+// request returns the next one, of any method.
+func (p *peer) request() (a asked) {
 	p.t.Helper()
 	raw, err := p.dec.DecodeRaw()
 	must.Succeed(p.t, err)
