@@ -181,9 +181,10 @@ func (s *Server) reportLoss(l lock.Lease, reason string, why error) {
 		zap.Int64("fencing_token", l.Token), zap.String("reason", reason), zap.Error(why))
 }
 
-// tellLoss tells the holder, if it watches. mu is held.
+// tellLoss tells the holder, if it watches and the hold is not over: the holder has been told then, or
+// its connection has ended. mu is held.
 func (t *holds) tellLoss(h *hold, notice lostLock) {
-	if h.watched {
+	if h.watched && !h.over {
 		// Aside: a peer that does not read keeps no other waiting.
 		t.notices.Go(func() { h.holder.notify("Lock.Lost", notice) })
 	}

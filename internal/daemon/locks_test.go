@@ -296,6 +296,29 @@ func TestHeldLockReleasedByAnotherConnection(t *testing.T) {
 	}
 }
 
+// A holder hears of one loss once, and of none when it has let go.
+func TestLossIsToldOnce(t *testing.T) {
+	r, _ := withLocks(t)
+	holder := r.dial()
+	lost := func(end func()) {
+		lease, _ := holder.table("Lock.Acquire", "k", options{"hold": "connection"})["lease_id"].(string)
+		holder.table("Lock.Watch", "k")
+		r.server.holds.mu.Lock()
+		h := r.server.holds.byLease[lease]
+		r.server.holds.mu.Unlock()
+		end()
+		r.server.lost(h, h.lease, lock.ErrExpired) // as by a renewal that was under way
+		r.server.holds.notices.Wait()
+		holder.alive() // with no notice before the answer
+	}
+	lost(func() { holder.table("Lock.Release", "k") })
+	lost(func() {
+		lease := holder.table("Lock.Get", "k")["lease_id"]
+		r.dial().table("Lock.Release", "k")
+		holder.toldOfLoss(lease, "released")
+	})
+}
+
 // The time that is left goes on between renewals.
 func TestLockWatchTellsWhatIsLeft(t *testing.T) {
 	r, _ := withLocks(t)
