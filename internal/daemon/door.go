@@ -88,7 +88,7 @@ type entrance struct {
 // Accept implements net.Listener.
 func (e *entrance) Accept() (net.Conn, error) {
 	for {
-		nc, err := e.door.server.acceptOne(e.Listener)
+		nc, err := e.door.server.acceptOne(e.Listener, func(error) bool { return true })
 		if err != nil {
 			return nil, err
 		}

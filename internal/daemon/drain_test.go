@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -159,13 +161,58 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 
 // A listener that fails ends the server, in order, with an error.
 func TestServeOfABrokenListener(t *testing.T) {
-	r := newRig(t)
-	l, err := unixsock.Listen(t.TempDir()+"/s", unixsock.Options{Mode: 0o600})
-	if err != nil {
-		t.Skip(err)
+	for name, test := range map[string]struct {
+		breaks func(*unixsock.Listener) error
+		want   error
+	}{
+		"closed": {func(l *unixsock.Listener) error { return l.UnixListener.Close() }, net.ErrClosed},
+		"no socket": {func(l *unixsock.Listener) error {
+			raw, err := l.SyscallConn()
+			must.Succeed(t, err)
+			null, err := os.Open(os.DevNull)
+			must.Succeed(t, err)
+			defer func() { _ = null.Close() }()
+			must.Succeed(t, raw.Control(func(fd uintptr) { err = unix.Dup2(int(null.Fd()), int(fd)) }))
+			return err
+		}, syscall.ENOTSOCK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			l, err := unixsock.Listen(t.TempDir()+"/s", unixsock.Options{Mode: 0o600})
+			if err != nil {
+				t.Skip(err)
+			}
+			must.Succeed(t, test.breaks(l))
+			if err := r.server.Serve(t.Context(), l); !errors.Is(err, test.want) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
-	must.Succeed(t, l.UnixListener.Close())
-	if err := r.server.Serve(t.Context(), l); !errors.Is(err, net.ErrClosed) {
+}
+
+// scarce is a listener that first lacks something.
+type scarce struct {
+	net.Listener
+	lacks []error
+}
+
+func (l *scarce) Accept() (net.Conn, error) {
+	if len(l.lacks) == 0 {
+		return l.Listener.Accept()
+	}
+	err := l.lacks[0]
+	l.lacks = l.lacks[1:]
+	return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", err)}
+}
+
+// What may pass is no reason to end.
+func TestAcceptOutlastsALack(t *testing.T) {
+	r := newRig(t)
+	l, err := net.Listen("unix", t.TempDir()+"/s")
+	must.Succeed(t, err)
+	must.Succeed(t, l.Close())
+	lacks := []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOMEM, syscall.ENOBUFS}
+	if _, err := r.server.acceptOne(&scarce{l, lacks}, passes); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }

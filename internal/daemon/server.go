@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -177,24 +178,30 @@ func (s *Server) accept(work context.Context, l *unixsock.Listener) error {
 	s.progress.begin(l)
 	for {
 		s.progress.accept.Add(1)
-		nc, err := s.acceptOne(l)
+		nc, err := s.acceptOne(l, passes)
 		switch {
 		case err == nil:
 			s.take(work, nc.(*net.UnixConn))
 		case errors.Is(err, os.ErrDeadlineExceeded): // by Prod
 			_ = l.SetDeadline(time.Time{})
 		default:
-			return err
+			return fmt.Errorf("accept: %w", err) // the socket is broken: the next daemon makes another
 		}
 	}
 }
 
-// acceptOne accepts a connection, and tries again where it cannot, which mostly means that there are
-// no file descriptors. Its errors are net.ErrClosed and os.ErrDeadlineExceeded.
-func (s *Server) acceptOne(l net.Listener) (net.Conn, error) {
+// passes reports whether an error of Accept is one of the connection, or a lack that may end.
+func passes(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED) ||
+		errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOBUFS)
+}
+
+// acceptOne accepts a connection, and tries again after an error that passes, which mostly means that
+// there are no file descriptors. net.ErrClosed and os.ErrDeadlineExceeded never do.
+func (s *Server) acceptOne(l net.Listener, passes func(error) bool) (net.Conn, error) {
 	for pause := acceptPauseMin; ; pause = min(2*pause, acceptPauseMax) {
 		nc, err := l.Accept()
-		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
+		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) || !passes(err) {
 			return nc, err
 		}
 		s.log.Warn("cannot accept connections; trying again", zap.Stringer("on", l.Addr()), zap.Error(err), zap.Duration("in", pause))
