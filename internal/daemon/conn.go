@@ -45,7 +45,8 @@ type conn struct {
 	waiting atomic.Bool             // for IDs, or for slow requests after the last
 	abandon context.CancelCauseFunc // ends that wait
 	slow    slowRequests
-	watches bool // the events of placement
+	watch   *watch // of the events of placement; nil: there is none now
+	watched bool   // there was one: the end of the connection ends the present one
 }
 
 // unfinished is the work of a connection that leaves the fast path.

@@ -31,6 +31,12 @@ type placementEvent struct {
 	ObservedMS int64               `json:"observed_ms"`
 }
 
+// watch is a peer's present one.
+type watch struct {
+	events *driver.Subscription
+	ended  chan struct{} // closed when the peer has been told so
+}
+
 func (p *Placement) watch(d *responder) error {
 	if d.conn == nil {
 		return errHeavy
@@ -40,28 +46,39 @@ func (p *Placement) watch(d *responder) error {
 	if err != nil {
 		return err
 	}
-	if c.watches {
+	if c.watch != nil {
 		return wire.Errorf(wire.CodeInvalidParams, "this connection watches already; another one can")
 	}
 	events, err := p.driver.Subscribe(wanted)
 	if err != nil {
 		return err
 	}
-	c.watches = true
-	ended := make(chan struct{})
-	c.atEnd(func() {
-		events.Close()
-		<-ended
-	})
+	w := &watch{events, make(chan struct{})}
+	c.watch = w
+	if !c.watched {
+		c.watched = true
+		c.atEnd(c.endWatch)
+	}
 	err = d.out.ReplyAny(d.req.ID, map[string]any{"authority": p.authority, "state": p.driver.State()})
 	go func() { // its first notice comes behind the answer
-		defer close(ended)
+		defer close(w.ended)
 		p.tellEvents(c, events)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.watches = false // it may begin again
+		c.watch = nil // it may begin again
 	}()
 	return err
+}
+
+// endWatch is called at the end of the connection.
+func (c *conn) endWatch() {
+	c.mu.Lock()
+	w := c.watch
+	c.mu.Unlock()
+	if w != nil {
+		w.events.Close()
+		<-w.ended
+	}
 }
 
 // eventNames are all that can be watched, in a line.

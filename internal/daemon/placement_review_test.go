@@ -180,6 +180,33 @@ func TestPeersAreBounded(t *testing.T) {
 	p.alive()
 }
 
+// A connection that watches again and again keeps nothing of the watches that have ended.
+func TestEndedWatchIsLetGo(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w := r.worker()
+	c := r.idleExecutor().conn
+	c.mu.Lock()
+	before := len(c.slow.onClose)
+	c.mu.Unlock()
+	for range 3 {
+		w.table("Placement.Watch")
+		c.mu.Lock()
+		present := c.watch
+		c.mu.Unlock()
+		present.events.Close() // as when the peer is too slow
+		<-present.ended
+		var notice []any
+		if err := w.dec.Decode(&notice); err != nil || notice[1] != "Placement.WatchEnded" {
+			t.Fatalf("told is %v, %v", notice, err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.slow.onClose) - before; n != 1 || c.watch != nil {
+		t.Errorf("%d ends wait for that of the connection, and the watch %v", n, c.watch)
+	}
+}
+
 // A process that froze, and let more time go by while it was silent, is found silent again
 // when it freezes once more.
 func TestSilentExecutorFreezesAgain(t *testing.T) {
