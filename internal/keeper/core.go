@@ -117,6 +117,8 @@ type Core struct {
 	nextVerify time.Duration
 	nextSave   time.Duration // when to try again, if unsaved
 
+	verifies bool // a verify has worked in this life: the provider does not lack it
+
 	growth  bool // the generator asked for more
 	unsaved bool // the store does not hold what saved has
 	loss    bool // nor may it hold its leases: some of them are another client's

@@ -106,17 +106,24 @@ func stillOurs(err error) bool {
 }
 
 // onVerified drops at once the leases that are no longer ours. A stop keeps all leases where the
-// provider did not answer; where it cannot verify, the releases show whether it is there.
+// provider did not answer; where it cannot verify, the releases show whether it is there. Where it
+// could before, something else answers in its place, and would answer the releases too.
 func (c *Core) onVerified(e Verified) {
 	switch {
 	case errors.Is(e.Err, errors.ErrUnsupported):
+		if c.stop != nil && c.verifies {
+			c.keep()
+		}
 	case e.Err != nil:
 		c.report.line(zap.WarnLevel, "leases could not be verified", zap.Error(e.Err))
 		if c.stop != nil {
 			c.keep()
 		}
-	case len(e.Lost) > 0:
-		c.drop(e.Lost)
+	default:
+		c.verifies = true
+		if len(e.Lost) > 0 {
+			c.drop(e.Lost)
+		}
 	}
 }
 

@@ -38,12 +38,13 @@ func TestStopIsNeverWorseThanAKill(t *testing.T) {
 		"frozen after the verify": {well, hanging, false, false},
 		"answer lost":             {well, answerLost, false, false},
 		"late, but in time":       {providertest.Fault{Delay: 2 * time.Second}, providertest.Fault{Delay: 2 * time.Second}, false, false},
+		"something else answers":  {providertest.Fail(errors.ErrUnsupported), providertest.Fail(errors.New("404")), false, true},
 		"no verify":               {well, well, true, false},
 		"no verify, refused":      {well, notSent, true, true},
 	} {
 		t.Run(name, hosted(func(s *setup) { s.plain, s.startupWait = c.plain, 0 }, func(t *testing.T, r *rig) {
 			r.start()
-			r.until(time.Second)
+			r.until(r.setup.VerifyEvery + time.Second) // a verify has worked, where there is one
 			r.expect(generator.Regular)
 			r.remote.fail(c.verify, providertest.OpVerify)
 			r.remote.fail(c.release, providertest.OpRelease)
