@@ -18,9 +18,6 @@ const (
 	// is already waiting for a free machine ID, it waits for the provider too.
 	unavailableAttempts = 3
 	unavailablePause    = time.Second
-	// mostCalls is how often one request is sent. The lease's end is counted from the first
-	// call, which may have been granted it.
-	mostCalls = 3
 	// A pool without a free machine ID is asked again after firstPause, then
 	// after twice as long each time, up to mostPause.
 	firstPause = 500 * time.Millisecond
@@ -53,7 +50,12 @@ func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Dura
 	a.began = a.Clock.Boot()
 	for {
 		l, err := a.ask(ctx)
-		if err == nil {
+		switch {
+		case err == nil && a.stale(l):
+			_, _ = HoldLease(l, a.Provider, a.Request.Service, a.Clock, a.Say).Release(ctx, a.Timeout, l.Created) // otherwise it runs out by itself
+			a.Request.RequestID, a.failures = "", 0
+			continue
+		case err == nil:
 			return l, a.askedAt, nil
 		}
 		pause, again := a.judge(err)
@@ -68,10 +70,17 @@ func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Dura
 	}
 }
 
+// stale reports whether a lease may be too old to begin with: its end is counted from
+// the first of several calls, which may have been granted it.
+func (a *Acquisition) stale(l lease.Lease) bool {
+	term := time.Duration(l.Term()) * time.Millisecond
+	return a.calls > 1 && a.Clock.Boot()-a.askedAt > term/extendPart
+}
+
 func (a *Acquisition) ask(ctx context.Context) (lease.Lease, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.Timeout)
 	defer cancel()
-	if a.Request.RequestID == "" || a.calls == mostCalls {
+	if a.Request.RequestID == "" {
 		a.Request.RequestID, a.askedAt, a.calls = provider.NewSecret(), a.Clock.Boot(), 0
 	}
 	a.calls++

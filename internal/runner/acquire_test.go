@@ -22,6 +22,7 @@ type grantor struct {
 	answers  []func(requestID string) ([]lease.Lease, error)
 	requests []string // IDs of the acquires
 	at       []time.Duration
+	released []provider.ReleaseRequest
 }
 
 func (g *grantor) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
@@ -33,6 +34,11 @@ func (g *grantor) Acquire(ctx context.Context, req provider.AcquireRequest) ([]l
 	}
 	leases, err := answer(req.RequestID)
 	return leases, errors.Join(err, ctx.Err())
+}
+
+func (g *grantor) Release(_ context.Context, req provider.ReleaseRequest) error {
+	g.released = append(g.released, req)
+	return nil
 }
 
 func refuses(err error) func(string) ([]lease.Lease, error) {
@@ -135,8 +141,7 @@ func TestAcquisition(t *testing.T) {
 
 // A call that was given up may be carried out later. An answer in between that
 // refuses belongs to a time before; so the request after it is another one. A busy provider
-// refuses nothing: it may have granted the lease, and the same request gets it, unless that has
-// become old.
+// refuses nothing: it may have granted the lease, and the same request gets it.
 func TestEachRequestHasOneAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full, busy := refuses(&provider.FullError{}), refuses(&provider.BusyError{RetryAfter: time.Second})
@@ -155,8 +160,33 @@ func TestEachRequestHasOneAge(t *testing.T) {
 			}
 			ages[len(ages)-1]++
 		}
-		if !slices.Equal(ages, []int{2, 1, 3, 2, 3, 1}) {
+		if !slices.Equal(ages, []int{2, 1, 3, 2, 4}) {
 			t.Errorf("the calls belong to requests of %v calls", ages)
+		}
+	})
+}
+
+// A lease may have been granted to the first of many calls. A lease that may be old is handed
+// back, and another is asked for.
+func TestStaleLease(t *testing.T) {
+	for name, late := range map[string]func(string) ([]lease.Lease, error){
+		"away": later(20*time.Second, refuses(errAway)), "busy": refuses(&provider.BusyError{RetryAfter: 20 * time.Second}),
+	} {
+		t.Run(name, func(t *testing.T) { testStaleLease(t, late) })
+	}
+}
+
+func testStaleLease(t *testing.T, late func(string) ([]lease.Lease, error)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{began: time.Now()}
+		g := &grantor{stage: s, answers: []func(string) ([]lease.Lease, error){refuses(&provider.FullError{}), late, late, grants}}
+		a := &Acquisition{Provider: g, Clock: s, Timeout: time.Hour, Wait: -1, Say: func(string, ...any) {}}
+		l, askedAt, err := a.Run(t.Context())
+		if err != nil || s.Boot() != askedAt || len(g.released) != 1 || len(g.requests) != 5 || g.requests[3] == g.requests[4] {
+			t.Fatalf("asked at %v, now %v (%v); released %+v", askedAt, s.Boot(), err, g.released)
+		}
+		if back := g.released[0]; back.TimestampMS != l.Created || back.Signature != lease.Sign(l.Secret, 17, l.Created) {
+			t.Errorf("released %+v of %+v", back, l)
 		}
 	})
 }
