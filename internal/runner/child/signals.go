@@ -57,23 +57,35 @@ func deliver(out chan<- syscall.Signal, signals ...syscall.Signal) (stop func())
 			signal.Notify(raw, sig)
 		}
 	}
-	go func() {
-		for {
-			select {
-			case sig := <-raw:
-				select {
-				case out <- sig.(syscall.Signal):
-				case <-done:
-					return
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
+	go merge(raw, out, done)
 	return func() {
 		signal.Stop(raw)
 		close(done)
+	}
+}
+
+// merge passes signals on until done is closed. One that comes again before out has taken it adds
+// nothing: so a flood of one signal, while nobody reads out, costs no other.
+func merge(raw <-chan os.Signal, out chan<- syscall.Signal, done <-chan struct{}) {
+	var pending []syscall.Signal
+	for {
+		var (
+			first syscall.Signal
+			to    chan<- syscall.Signal
+		)
+		if len(pending) > 0 {
+			first, to = pending[0], out
+		}
+		select {
+		case sig := <-raw:
+			if !slices.Contains(pending, sig.(syscall.Signal)) {
+				pending = append(pending, sig.(syscall.Signal))
+			}
+		case to <- first:
+			pending = pending[1:]
+		case <-done:
+			return
+		}
 	}
 }
 
