@@ -264,8 +264,6 @@ func (c *Core) nextCall() (action Action, again bool) {
 		return nil, true
 	case c.at.Halt:
 		return c.sleep(), false
-	case len(c.refused) > 0:
-		return c.giveBackRefused(), false
 	case c.leaveReplaced():
 		return nil, true
 	case !c.verified && c.cfg.VerifyEvery > 0 && c.at.Elapsed >= c.nextVerify:
@@ -277,6 +275,10 @@ func (c *Core) nextCall() (action Action, again bool) {
 	}
 	if need := c.due(); need > 0 {
 		return c.acquire(need), false
+	}
+	if len(c.refused) > 0 {
+		c.beginTurn() // a slow release must not put off what is due after it
+		return c.giveBackRefused(), false
 	}
 	return c.sleep(), false
 }

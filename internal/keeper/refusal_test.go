@@ -352,15 +352,16 @@ func TestMoveOfANewService(t *testing.T) {
 
 // TestRefusedLeasesHoldNothingUp: an answer with many leases of no use, from a provider
 // with releases that hang, costs one call's deadline. With a provider that answers, all
-// of them go back.
+// of them go back, however slowly, and verifies and the next acquire come first.
 func TestRefusedLeasesHoldNothingUp(t *testing.T) {
 	const many = 100
 	for name, c := range map[string]struct {
 		release providertest.Fault
 		back    int
 	}{
-		"releases hang":    {hanging, 1},
-		"releases succeed": {providertest.Fault{}, many},
+		"releases hang":     {hanging, 1},
+		"releases succeed":  {providertest.Fault{}, many},
+		"releases are slow": {providertest.Fault{Delay: 2 * time.Second}, many / 2},
 	} {
 		t.Run(name, hosted(func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 256, many }, func(t *testing.T, r *rig) {
 			r.start()
@@ -373,6 +374,9 @@ func TestRefusedLeasesHoldNothingUp(t *testing.T) {
 			r.until(renewal + 3*time.Minute)
 			if n := len(r.remote.of(providertest.OpRelease)); n < c.back {
 				t.Errorf("%d releases, want at least %d", n, c.back)
+			}
+			if last := r.acquires(3)[2]; last.at > renewal+10*time.Second {
+				t.Errorf("the acquire after the refused one is at %v", last.at)
 			}
 			verifies := r.remote.of(providertest.OpVerify)
 			for i := 1; i < len(verifies); i++ {
