@@ -90,7 +90,7 @@ var own = map[string][]string{
 	"internal/testkit/etcdtest":              {"internal/conn/etcdconn", "internal/testkit/await", "internal/testkit/must", "internal/testkit/ring"},
 	"internal/conn/postgresconn":             {"internal/conn/connurl"},
 	"internal/testkit/postgrestest":          {"internal/conn/postgresconn", "internal/testkit/await", "internal/testkit/must", "internal/testkit/ring"},
-	"internal/conn/kubeconn":                 {"internal/conn/connurl"},
+	"internal/conn/kubeconn":                 {"internal/conn/connurl", "internal/lazy"},
 	"internal/testkit/kubetest":              {"internal/testkit/await", "internal/testkit/must", "internal/testkit/ring"},
 	"internal/problem":                       {},
 	"internal/conn/httpconn":                 {"internal/conn/connurl", "internal/problem"},

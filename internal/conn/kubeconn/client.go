@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
+	"github.com/kazahana/kazahana/internal/lazy"
 )
 
 // Limits of requests and answers.
@@ -41,10 +42,12 @@ type Client struct {
 	life context.Context // done when the client is closed
 	end  context.CancelCauseFunc
 
-	mu     sync.Mutex
-	server *server      // nil: its files could not be read yet
-	until  time.Time    // the server has asked for no request before
-	asked  *StatusError // with what
+	// server is found in a goroutine of its own: the disk that its files are on may hang.
+	server *lazy.Value[*server]
+
+	mu    sync.Mutex
+	until time.Time    // the server has asked for no request before
+	asked *StatusError // with what
 }
 
 // server is where the requests go.
@@ -61,21 +64,32 @@ func New(cfg Config) *Client {
 	}
 	c := &Client{cfg: cfg}
 	c.life, c.end = context.WithCancelCause(context.Background())
+	c.server = lazy.New("the configuration of the Kubernetes API's client", func(context.Context) (*server, error) { return cfg.server() }, (*server).close)
 	return c
 }
 
-// find reads the files of the configuration, unless an earlier call has. It does not connect.
-func (c *Client) find() (*server, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.server != nil {
-		return c.server, nil
+// bounded is the context of one call.
+func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	inner, cancel := context.WithTimeout(ctx, callTimeout)
+	stop := context.AfterFunc(c.life, cancel)
+	return inner, func() {
+		stop()
+		cancel()
 	}
-	found, err := c.cfg.server()
-	c.server = found
+}
+
+// find reads the files of the configuration, unless an earlier call has. It does not connect.
+func (c *Client) find(ctx context.Context) (*server, error) {
+	inner, cancel := c.bounded(ctx)
+	defer cancel()
+	found, err := c.server.Get(inner)
+	if err != nil && c.life.Err() != nil && ctx.Err() == nil {
+		err = ErrClosed
+	}
 	return found, err
 }
 
+// server reads the files. It does not connect.
 func (c Config) server() (*server, error) {
 	config, namespace, err := c.load()
 	if err != nil {
@@ -105,11 +119,11 @@ func (c Config) server() (*server, error) {
 // Close ends the calls under way, and every later one at once.
 func (c *Client) Close() error {
 	c.end(ErrClosed)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.server != nil {
-		c.server.http.CloseIdleConnections()
-	}
+	return c.server.Close()
+}
+
+func (s *server) close() error {
+	s.http.CloseIdleConnections()
 	return nil
 }
 
@@ -186,7 +200,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]coordinationv1.Leas
 // namespace that this package uses. Its error names the missing rights. No right is
 // needed for the question.
 func (c *Client) CheckRights(ctx context.Context) error {
-	s, err := c.find()
+	s, err := c.find(ctx)
 	if err != nil {
 		return err
 	}
@@ -268,13 +282,12 @@ func (c *Client) do(ctx context.Context, k call) error {
 	if err := c.patience(); err != nil {
 		return connurl.NotSent(err)
 	}
-	s, err := c.find()
+	s, err := c.find(ctx)
 	if err != nil {
 		return connurl.NotSent(err)
 	}
-	inner, cancel := context.WithTimeout(ctx, callTimeout)
+	inner, cancel := c.bounded(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.life, cancel)()
 	var body []byte
 	if k.body != nil {
 		if body, err = json.Marshal(k.body); err != nil {
