@@ -114,14 +114,38 @@ func nextOf(s State, over bool, requests []Request, v record.View) (State, decis
 	return s, d
 }
 
-// Declare implements Store.
+// doubtful is a change of which is not known whether it was carried out: the state before and
+// after it, as encoded.
+type doubtful struct{ before, after string }
+
+// Declare implements Store. After a lost answer it looks at what is there now: where the
+// declaration was carried out and values were taken since, another one would have them handed
+// out twice.
 func (s *Records) Declare(ctx context.Context, d Declaration) error {
 	if err := d.Validate(); err != nil {
 		return err
 	}
-	return s.change(ctx, d.Tenant, d.Key, func(before State, _ bool, v record.View) (State, error) {
-		return declared(before, d, v), nil
-	})
+	var tried []doubtful
+	return record.Settle(func() error {
+		var latest atomic.Pointer[doubtful]
+		earlier := tried
+		err := s.change(ctx, d.Tenant, d.Key, func(present State, _ bool, v record.View) (State, error) {
+			after, is := declared(present, d, v), string(present.encode())
+			switch {
+			case len(earlier) == 0:
+			case slices.ContainsFunc(earlier, func(t doubtful) bool { return t.after == is }):
+				after = present
+			case earlier[0].before != is:
+				return State{}, fmt.Errorf("sequence %q was used meanwhile: look at it before you declare it again", d.Key)
+			}
+			latest.Store(&doubtful{is, string(after.encode())})
+			return after, nil
+		})
+		if run := latest.Load(); run != nil && errors.Is(err, record.ErrOutrun) {
+			tried = append(tried, *run)
+		}
+		return err
+	}, IsAnswer)
 }
 
 // stateIn is the state that a record of the key has. An absent one has none.

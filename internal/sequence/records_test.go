@@ -84,6 +84,72 @@ func TestLostAnswerLeavesNoGap(t *testing.T) {
 	}
 }
 
+// Where the answer to a declaration is lost, and values are taken before it is looked at again, it is
+// not declared a second time.
+func TestLostAnswerOfADeclaration(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after error
+		taken         bool  // two values, before the second look
+		last          int64 // after it
+		fails         bool
+	}{
+		"carried out":               {nil, record.ErrOutrun, false, 41, false},
+		"carried out, and used":     {nil, record.ErrOutrun, true, 43, true},
+		"not carried out":           {record.ErrOutrun, nil, false, 41, false},
+		"not carried out, and used": {record.ErrOutrun, nil, true, 4, true},
+	} {
+		for _, ttl := range []time.Duration{0, time.Hour} {
+			records := &undone{Store: memory.New(nil)}
+			s, r := sequence.OnRecords(records), plainRequest("")
+			r.Options.TTL = ttl
+			if _, err := s.Next(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			records.before, records.after = c.before, c.after
+			if c.taken {
+				records.then = func() {
+					if _, err := s.Next(t.Context(), r); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			err := s.Declare(t.Context(), sequence.Declaration{Tenant: r.Tenant, Key: r.Key, Options: r.Options, Last: 41})
+			if (err != nil) != c.fails || c.fails && (!errors.Is(err, record.ErrOutrun) || !strings.Contains(err.Error(), "used meanwhile")) {
+				t.Errorf("%s, TTL %v: the error is %v", name, ttl, err)
+			}
+			if got, err := s.Next(t.Context(), r); err != nil || got.First != c.last+1 {
+				t.Errorf("%s, TTL %v: the next values are %v (%v), want %d first", name, ttl, got, err, c.last+1)
+			}
+		}
+	}
+}
+
+// undone fails one change after its rule has run, before or after it is carried out, and calls then.
+type undone struct {
+	record.Store
+	before, after error
+	then          func()
+}
+
+func (u *undone) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	before, after, then := u.before, u.after, u.then
+	u.before, u.after, u.then = nil, nil, nil
+	at, err := u.Store.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
+		writes, err := rule(v)
+		if before != nil {
+			err = before
+		}
+		return writes, err
+	})
+	if err == nil {
+		err = after
+	}
+	if then != nil {
+		then()
+	}
+	return at, err
+}
+
 // An error that nothing was sent, from a later try, says nothing of the first one.
 func TestLostAnswerStaysUnknown(t *testing.T) {
 	notSent := connurl.NotSent(errors.New("there is no connection"))
