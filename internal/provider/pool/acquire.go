@@ -147,8 +147,12 @@ func (a *acquire) change(ctx context.Context, base head) error {
 	case isDone || keepsCounts(err, last.err):
 		a.p.count(a.t.Pool, pending)
 	}
-	if isDone {
+	switch {
+	case isDone:
 		a.asked, a.head, a.mine = d.asked, d.head, append(a.mine, d.mine...)
+	case last.err == nil && a.req.RequestID == "" && errors.Is(err, record.ErrOutrun):
+		// They are given back if they were granted. Else none has their nonce.
+		a.head, a.mine = d.head, append(a.mine, d.mine...)
 	}
 	if isDone || errors.Is(err, errMiss) && errors.Is(last.err, errMiss) {
 		a.nowMS = d.nowMS

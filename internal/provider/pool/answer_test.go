@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -44,6 +46,43 @@ func TestUnconfirmedGrantsAreGivenBack(t *testing.T) {
 	}
 	s.after = nil
 	s.acquire(p, provider.AcquireRequest{})
+}
+
+// losing loses the answer of one change: it was carried out, or it was not.
+type losing struct {
+	*stage
+	carriesOut, over bool
+}
+
+func (l *losing) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	if l.over {
+		return l.stage.Change(ctx, ask, rule)
+	}
+	l.over = true
+	at, err := l.stage.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
+		writes, err := rule(v)
+		if err == nil && !l.carriesOut {
+			err = record.ErrOutrun
+		}
+		return writes, err
+	})
+	return at, cmp.Or(err, record.ErrOutrun)
+}
+
+// Where the answer to a grant is lost and no caller can ask for it again, it is given back, and no
+// other one is.
+func TestGrantsOfALostAnswerAreGivenBack(t *testing.T) {
+	for _, carriesOut := range []bool{true, false} {
+		s := newStage(t)
+		p := s.open(within(0, 1))
+		leases := s.acquire(p, provider.AcquireRequest{})
+		p.cfg.Records = &losing{stage: s, carriesOut: carriesOut}
+		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); !errors.Is(err, record.ErrOutrun) {
+			t.Fatalf("carried out: %v: the error is %v", carriesOut, err)
+		}
+		leases = append(leases, s.acquire(p, provider.AcquireRequest{})...)
+		s.held(p, leases)
+	}
 }
 
 // What replicas have not confirmed stays for the repetitions of its request: one of them may have
