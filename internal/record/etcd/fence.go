@@ -194,7 +194,7 @@ func (s *Store) restate(ctx context.Context, change func(facts) facts) error {
 		if after == before.facts {
 			return nil
 		}
-		ops, err := s.putLife(ctx, after)
+		ops, err := s.putLife(ctx, before, after)
 		if err != nil {
 			return err
 		}
@@ -209,8 +209,9 @@ func (s *Store) restate(ctx context.Context, change func(facts) facts) error {
 }
 
 // putLife writes the facts. A fence that begins, or becomes longer, lasts from now on by etcd's own
-// measure.
-func (s *Store) putLife(ctx context.Context, f facts) ([]clientv3.Op, error) {
+// measure. One that is over by then stays over: a process that grants for longer may come long after
+// it, and its grants count by the clocks of hosts.
+func (s *Store) putLife(ctx context.Context, before life, f facts) ([]clientv3.Op, error) {
 	text, err := json.Marshal(f)
 	if err != nil {
 		return nil, err
@@ -218,6 +219,9 @@ func (s *Store) putLife(ctx context.Context, f facts) ([]clientv3.Op, error) {
 	ops := []clientv3.Op{clientv3.OpPut(s.fencePath(), string(text))}
 	if !f.Doubt {
 		return append(ops, clientv3.OpDelete(s.runsPath())), nil
+	}
+	if s.area.FollowsClock && f.Life == before.Life && !before.runs && s.nowMS() >= f.UntilMS {
+		return ops, nil
 	}
 	var lease *clientv3.LeaseGrantResponse
 	if err := s.conn.Call(ctx, func(ctx context.Context) (err error) {

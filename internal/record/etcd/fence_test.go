@@ -180,6 +180,42 @@ func TestFenceOutlastsWhatIsKnown(t *testing.T) {
 	lasts(short, 3*time.Hour)
 }
 
+// TestFenceThatIsOverStaysOver: a process that grants for longer, and comes when the longer fence
+// would be over too, holds nobody back. Where that one would last, it does.
+func TestFenceThatIsOverStaysOver(t *testing.T) {
+	cfg := etcdtest.Shared(t)
+	now := time.Now().UnixMilli
+	at := func(later, longest time.Duration) owned {
+		s, err := open(cfg, leasesOf(longest))
+		must.Succeed(t, err)
+		t.Cleanup(func() { s.Close() })
+		s.nowMS = func() int64 { return now() + later.Milliseconds() }
+		return s
+	}
+	s := at(0, time.Minute)
+	must.Succeed(t, s.Fence(testContext(t)))
+	resp, err := s.conn.KV.Get(testContext(t), s.runsPath())
+	must.Succeed(t, err)
+	if _, err := s.conn.KV.Revoke(testContext(t), clientv3.LeaseID(resp.Kvs[0].Lease)); err != nil { // its time is over
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		later, longest time.Duration
+		fenced         bool
+	}{{24 * time.Hour, time.Hour, false}, {24 * time.Hour, 2 * time.Hour, false}, {2 * time.Hour, 3 * time.Hour, true}} {
+		came := at(c.later, c.longest)
+		if v := viewOf(t, came); v.NowMS < v.Fence.UntilMS != c.fenced || v.Fence.UntilMS-v.Fence.FromMS < c.longest.Milliseconds() {
+			t.Errorf("%v after the fence, a process with leases of %v is shown %+v", c.later, c.longest, v)
+		}
+		if shown, err := unlessFenced(t, came, "k"); errors.Is(err, errFenced) != c.fenced {
+			t.Errorf("%v after the fence, a process with leases of %v: the rule was shown %+v (%v)", c.later, c.longest, shown, err)
+		}
+		if resp, err := s.conn.KV.Get(testContext(t), s.runsPath()); err != nil || resp.Count == 1 != c.fenced {
+			t.Errorf("%v after the fence, a process with leases of %v: etcd measures %d fences (%v)", c.later, c.longest, resp.Count, err)
+		}
+	}
+}
+
 // A lost answer is no second fence.
 func TestFenceWithALostAnswer(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))
