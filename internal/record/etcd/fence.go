@@ -19,8 +19,8 @@ import (
 const (
 	// lifeChars is how long the name of a life is, which each sequence has.
 	lifeChars = 10
-	// aheadMS is how far the floor of a new life is above the operator's clock, in microseconds:
-	// more than the clock is behind the one that began a life before, which may be forgotten.
+	// aheadMS is how far the floor of a new life is above the operator's clock: more than the
+	// clock is behind the one that began a life before, which may be forgotten.
 	aheadMS = 60_000
 	// hiddenTokens is the least distance of a floor from the floor of the life before.
 	hiddenTokens = 100_000
@@ -127,7 +127,8 @@ func (s *Store) Fence(ctx context.Context) error {
 	fromMS, longestMS := s.nowMS(), s.area.Longest()
 	if s.area.FollowsClock {
 		// The times in the values count there. As far as is known, a grant that is missing began at
-		// the latest time in the records, or before.
+		// the latest time that the records have had, or before. One record holds grants of many
+		// hosts, so the last writer's clock does not tell.
 		atMS, grantMS, err := s.latest(ctx)
 		if err != nil {
 			return err
@@ -148,8 +149,8 @@ func (s *Store) Fence(ctx context.Context) error {
 	})
 }
 
-// latest returns the latest time in the records, by the clock of the host that wrote it, and
-// the longest grant.
+// latest returns the latest time that the records have had, by the clock of the host that wrote it,
+// and the longest grant.
 func (s *Store) latest(ctx context.Context) (atMS, grantMS int64, err error) {
 	for from, read := "", record.MaxPage; read == record.MaxPage; {
 		all, err := s.page(ctx, from, "", record.MaxPage)
@@ -159,7 +160,7 @@ func (s *Store) latest(ctx context.Context) (atMS, grantMS int64, err error) {
 		read = 0
 		for k, err := range all {
 			if err == nil { // a damaged one is for people
-				atMS, grantMS = max(atMS, k.AtMS), max(grantMS, k.Grant)
+				atMS, grantMS = max(atMS, k.latest()), max(grantMS, k.Grant)
 			}
 			from = k.key + "\x00"
 			read++

@@ -140,8 +140,9 @@ func leasesOf(longest time.Duration) record.Area {
 	return record.Area{Name: "leases", MaxGrantMS: longest.Milliseconds(), FollowsClock: true}
 }
 
-// TestFenceOutlastsWhatIsKnown: a fence of leases is counted from the latest time in a record, and
-// lasts for the longest grant that a record has had, or that a process makes which comes later.
+// TestFenceOutlastsWhatIsKnown: a fence of leases is counted from the latest time that a record has
+// had, whoever wrote it since, and lasts for the longest grant that a record has had, or that a
+// process makes which comes later.
 func TestFenceOutlastsWhatIsKnown(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	lasts := func(s record.Store, want time.Duration) (from int64) {
@@ -160,15 +161,13 @@ func TestFenceOutlastsWhatIsKnown(t *testing.T) {
 		return s
 	}
 	short, long, longer := openFor(time.Minute), openFor(time.Hour), openFor(3*time.Hour)
-	now := long.nowMS
-	long.nowMS = func() int64 { return now() + 24*3600_000 } // its clock is ahead
+	ahead := long.nowMS() + 24*3600_000
+	long.nowMS = func() int64 { return ahead }
 	mustPut(t, long, record.Write{Key: "k", Value: []byte("1"), GrantMS: time.Hour.Milliseconds()})
-	ahead := long.nowMS()
 	mustPut(t, short, record.Write{Key: "k", Value: []byte("2"), GrantMS: 1000})
-	mustPut(t, long, record.Write{Key: "other", Value: []byte("1")})
+	mustPut(t, short, record.Write{Key: "k", Value: []byte("3")}) // also of the writer before the last one
 	must.Succeed(t, short.Fence(testContext(t)))
-	from := lasts(short, time.Hour)
-	if from < ahead {
+	if from := lasts(short, time.Hour); from < ahead {
 		t.Errorf("the fence is counted from %d, and there is a record of %d", from, ahead)
 	}
 	if shown, err := unlessFenced(t, longer, "k"); !errors.Is(err, errFenced) || shown[0].Fence.UntilMS-shown[0].Fence.FromMS != 3*time.Hour.Milliseconds() {
@@ -176,8 +175,13 @@ func TestFenceOutlastsWhatIsKnown(t *testing.T) {
 	}
 	lasts(short, 3*time.Hour)
 	must.Succeed(t, short.Init(testContext(t)))
-	must.Succeed(t, long.Fence(testContext(t)))
-	lasts(short, 3*time.Hour)
+	ahead += (24 * time.Hour).Milliseconds()
+	longer.nowMS = func() int64 { return ahead }
+	mustPut(t, longer, record.Write{Key: "once", Value: []byte("1")})
+	must.Succeed(t, short.Fence(testContext(t)))
+	if from := lasts(short, 3*time.Hour); from < ahead {
+		t.Errorf("the second fence is counted from %d, and there is a record of %d", from, ahead)
+	}
 }
 
 // TestFenceThatIsOverStaysOver: a process that grants for longer, and comes when the longer fence

@@ -20,10 +20,15 @@ type header struct {
 	AtMS   int64  `json:"a"` // Unix ms, by the writer's clock
 	TermMS int64  `json:"t,omitempty"`
 	KeepMS int64  `json:"k,omitempty"`
-	Grant  int64  `json:"g,omitempty"` // the longest GrantMS of the record so far
-	Mark   int64  `json:"m,omitempty"`
-	Tell   bool   `json:"n,omitempty"`
+	// Latest is the latest AtMS of the record so far, where that is not AtMS: a host whose clock
+	// is ahead may have written before.
+	Latest int64 `json:"l,omitempty"`
+	Grant  int64 `json:"g,omitempty"` // the longest GrantMS of the record so far
+	Mark   int64 `json:"m,omitempty"`
+	Tell   bool  `json:"n,omitempty"`
 }
+
+func (h header) latest() int64 { return max(h.AtMS, h.Latest) }
 
 // vanishes reports whether nothing of the record is wanted after its term.
 func (h header) vanishes() bool {
@@ -165,6 +170,9 @@ func (s *Store) damaged(path []byte, err error) error {
 func encode(w record.Write, nonce string, atMS int64, before known) (h header, line []byte, err error) {
 	h = header{
 		Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Grant: max(w.GrantMS, before.Grant), Mark: w.Mark, Tell: w.Tell,
+	}
+	if latest := before.latest(); latest > atMS {
+		h.Latest = latest
 	}
 	line, err = json.Marshal(h)
 	return h, line, err

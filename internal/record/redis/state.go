@@ -18,9 +18,9 @@ const (
 	stampBytes = 8
 	floorBytes = 8
 	factsAt    = stampBytes + momentBytes + floorBytes
-	// aheadMS is how far the floor of a new life is above the clock, in microseconds: more
-	// than a clock is behind the one before. It is the same in each life. Where it added up
-	// from life to life, lives that are forgotten would have had floors above later ones.
+	// aheadMS is how far the floor of a new life is above the clock: more than a clock is
+	// behind the one before. It is the same in each life. Where it added up from life to life,
+	// lives that are forgotten would have had floors above later ones.
 	aheadMS = 60_000
 	// hiddenTokens is the least distance of the floor from the floor of the life before: more
 	// than the tokens of the second in which a clock that is behind may not show.
