@@ -22,6 +22,9 @@ const (
 	interval = time.Second
 	// lookTimeout bounds one check of a file that is held back.
 	lookTimeout = 3 * time.Second
+	// movedMS is how far an end moves before it is logged again. While etcd measures a fence for
+	// longer than the host's clock says, each look finds an end that is a second later.
+	movedMS = 60_000
 )
 
 // Watcher has the stores of the process. Each may be held back because it may have forgotten
@@ -125,7 +128,7 @@ func (w *Watcher) step(ctx context.Context) {
 			}
 			continue
 		}
-		if file.logged == nil || file.logged.UntilMS != known.UntilMS {
+		if file.logged == nil || known.UntilMS-file.logged.UntilMS > movedMS || file.logged.UntilMS-known.UntilMS > movedMS {
 			file.logged = known
 			w.log.Error("grants are held back", zap.String("file", file.url),
 				zap.String("until", snowflake.FormatMS(known.UntilMS)), zap.String("reason", known.Reason))

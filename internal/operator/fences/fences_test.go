@@ -67,3 +67,31 @@ func TestTwoFencesAtOnePlace(t *testing.T) {
 		t.Errorf("%d fences, %+v", len(both.files), both.All())
 	}
 }
+
+// An end that moves on at each look, as on etcd where the host's clock is ahead, is logged once a
+// minute. One that jumps, as with a second fence or a longer lease, is logged at once.
+func TestAnEndThatMovesIsLoggedOnceAMinute(t *testing.T) {
+	core, logged := observer.New(zap.InfoLevel)
+	var now, until int64 = 1_000_000, 0
+	w := &Watcher{nowMS: func() int64 { return now }, log: zap.New(core), files: []*file{{
+		known: func() *backend.Fence { return &backend.Fence{UntilMS: max(until, now+1000)} },
+		look:  func(context.Context) error { return nil },
+	}}}
+	after := func(seconds, want int) {
+		t.Helper()
+		for range seconds {
+			w.step(t.Context())
+			now += 1000
+		}
+		if said := logged.FilterMessage("grants are held back").Len(); said != want || logged.Len() != said {
+			t.Errorf("after %d s more the log tells of %d beginnings in %d lines, want %d", seconds, said, logged.Len(), want)
+		}
+	}
+	after(61, 1)
+	after(60, 2)
+	until = now + 600_000
+	after(1, 3)
+	after(60, 3)
+	until = now + 120_000
+	after(1, 4)
+}
