@@ -226,11 +226,20 @@ func (c *leasesFenceCmd) Run(s *system) error {
 		return err
 	}
 	fenced, err := st.Fence(s.ctx)
-	if err != nil {
+	if fenced, err = stillFenced(info.URL, fenced, err); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.out, "%s: no machine ID is granted until %s\n", info.URL, snowflake.FormatMS(fenced.UntilMS))
 	return err
+}
+
+// stillFenced passes on what Fence returned. There is no fence where another operator's init came
+// between: that error says so.
+func stillFenced[F any](url string, fence *F, err error) (*F, error) {
+	if err == nil && fence == nil {
+		err = fmt.Errorf("%s: the fence has been ended already, by an init at the same time; repeat this if grants may be missing", url)
+	}
+	return fence, err
 }
 
 // elsewhere is the error for a provider or a store that a lease server keeps, or another process.

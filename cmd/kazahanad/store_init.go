@@ -109,7 +109,8 @@ func (c *storeFenceCmd) Run(s *system) error {
 		return err
 	}
 	var fence *backend.Fence
-	if err := calling(s, k, func(ctx context.Context) (err error) { fence, err = st.Fence(ctx); return err }); err != nil {
+	err = calling(s, k, func(ctx context.Context) (err error) { fence, err = st.Fence(ctx); return err })
+	if fence, err = stillFenced(st.URL, fence, err); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.out, "%s: no lock is granted until %s, and no sequence goes on until an operator says how (docs/sequences.md)\n",

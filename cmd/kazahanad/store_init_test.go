@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
@@ -96,6 +98,20 @@ func TestFencesByHand(t *testing.T) {
 		s.Kazahanad(on("store", "init", "--yes")...).OK(t)
 		s.Kazahanad("seq", "orders").OK(t)
 		s.Kazahanad("lock", "-q", "report", "--", "true").OK(t)
+	}
+}
+
+// A fence that another operator has ended before it is seen is no success.
+func TestFenceThatIsEndedMeanwhile(t *testing.T) {
+	t.Parallel()
+	if f, err := stillFenced[backend.Fence]("etcd://e", nil, nil); f != nil || err == nil || !strings.Contains(err.Error(), "etcd://e: the fence has been ended already") {
+		t.Errorf("of a fence that is gone it is said %+v, %v", f, err)
+	}
+	if f, err := stillFenced("etcd://e", &backend.Fence{UntilMS: 7}, nil); err != nil || f.UntilMS != 7 {
+		t.Errorf("of a fence it is said %+v, %v", f, err)
+	}
+	if _, err := stillFenced[backend.Fence]("etcd://e", nil, context.Canceled); err != context.Canceled {
+		t.Errorf("the error became %v", err)
 	}
 }
 
