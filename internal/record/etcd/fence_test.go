@@ -102,6 +102,18 @@ func TestChangesCompareTheFence(t *testing.T) {
 	}
 }
 
+// TestHeadersKeepTheLatestTime: of all writers of a record, whoever wrote last; and the longest grant.
+func TestHeadersKeepTheLatestTime(t *testing.T) {
+	var k known
+	for i, w := range []struct{ atMS, grantMS, latest, longest int64 }{{5, 7, 5, 7}, {9, 3, 9, 7}, {6, 8, 9, 8}, {4, 0, 9, 8}, {12, 0, 12, 8}} {
+		var err error
+		k.header, _, err = encode(record.Write{GrantMS: w.grantMS}, "n", w.atMS, k)
+		if err != nil || k.AtMS != w.atMS || k.latest() != w.latest || k.Grant != w.longest {
+			t.Errorf("after write %d at %d the header is %+v (%v), want %d as the latest time", i, w.atMS, k.header, err, w.latest)
+		}
+	}
+}
+
 const minute = 60_000
 
 // TestFenceLastsByEtcd: where the store ends terms, no clock of a host ends the fence before etcd
