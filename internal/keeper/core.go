@@ -272,13 +272,12 @@ func (c *Core) nextCall() (action Action, again bool) {
 			return Verify{ours}, false
 		}
 		return nil, true
+	case len(c.refused) > 0: // before an acquire, the answer to which may name it again
+		c.beginTurn() // a slow release must not put off the next verify
+		return c.giveBackRefused(), false
 	}
 	if need := c.due(); need > 0 {
 		return c.acquire(need), false
-	}
-	if len(c.refused) > 0 {
-		c.beginTurn() // a slow release must not put off what is due after it
-		return c.giveBackRefused(), false
 	}
 	return c.sleep(), false
 }
