@@ -53,9 +53,11 @@ func (c *doctorCmd) Run(s *system) error {
 	who, known := x.account()
 	x.who, x.stranger = who, !known || who.UID != s.uid
 	if known && x.stranger && s.uid == 0 {
-		if code, ran := x.again(env); ran {
+		code, err := x.again(env)
+		if err == nil {
 			return exitStatus{code: code}
 		}
+		x.unable = err
 	}
 	x.examine()
 	if c.JSON {
@@ -88,6 +90,7 @@ type examination struct {
 
 	who      doctor.Account // the daemon's user
 	stranger bool           // this process has not that user's rights
+	unable   error          // why root's doctor cannot run as that user
 }
 
 // load reads the configuration.
@@ -101,15 +104,15 @@ func (x *examination) load(env []string) {
 }
 
 // again has root's doctor run once more as the daemon's user, whose rights decide.
-func (x *examination) again(env []string) (code int, ran bool) {
+func (x *examination) again(env []string) (code int, err error) {
 	cmd, err := x.who.Again(x.system.ctx, x.system.args, env)
 	if err == nil {
 		err = cmd.Run()
 	}
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
-		return 0, false
+		return 0, err
 	}
-	return cmd.ProcessState.ExitCode(), true
+	return cmd.ProcessState.ExitCode(), nil
 }
 
 // examine takes the steps of a start, if this process has the rights of the daemon's user.
@@ -118,6 +121,8 @@ func (x *examination) examine() {
 	x.socket()
 	x.daemon()
 	switch {
+	case x.unable != nil:
+		x.Unknown("account", "Run doctor as the daemon's user.", "doctor cannot run as the daemon's user (UID %d): %v", x.who.UID, x.unable)
 	case x.stranger && x.Of("account") == doctor.OK:
 		x.Unknown("account", "Run doctor as root or as the daemon's user.", "this user cannot find out what the daemon's user may do: whether it would start is not known")
 	case !x.stranger && x.settings != nil:

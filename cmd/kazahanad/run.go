@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -96,6 +98,9 @@ func (s *system) program(command []string, usage string) (path string, err error
 	dashes := slices.Index(s.args, "--")
 	if dashes < 0 || len(command) == 0 || len(command) != len(s.args)-dashes-1 {
 		return "", usageError{errors.New(usage)}
+	}
+	if slices.Contains(s.env, "LISTEN_PID="+strconv.Itoa(os.Getpid())) && !slices.Contains(s.env, "LISTEN_FDS=0") {
+		return "", fmt.Errorf("a socket unit of systemd started this, and %s would not get its sockets: run and lock hand on none; start the service without a .socket unit", command[0])
 	}
 	s.queueStderr()
 	s.queue.OnDrained(s.sayDropped)

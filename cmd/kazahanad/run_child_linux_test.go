@@ -13,7 +13,7 @@ import (
 )
 
 // A watchdog of systemd's for kazahanad is CMD's, under run and under lock. One for another process
-// stays as it is.
+// stays as it is. Sockets of a socket unit would be nobody's: neither takes them.
 func TestWatchdogOfSystemd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -27,6 +27,12 @@ func TestWatchdogOfSystemd(t *testing.T) {
 				t.Errorf("%s, a watchdog for %s: %+v", name, who, o)
 			}
 		}
+	}
+	for name, args := range map[string][]string{"run": s.runArgs("term=10m", script, "-q"), "lock": s.lockArgs("job", script, "-q")} {
+		cmd := s.handed(nil, args...)
+		cmd.Args[2] = "export LISTEN_FDS=1 LISTEN_PID=$$; " + cmd.Args[2]
+		t.Log(name)
+		testkit.RunCommand(t, cmd).Fails(t, exitFailure, "would not get its sockets")
 	}
 	broken := s.Path("broken")
 	testkit.WriteFile(t, broken, "#!/no/such/interpreter\n")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -69,6 +70,24 @@ func numbers(texts []string) (all []int) {
 	return all
 }
 
+// handedOn are the variables of this process that the daemon's user may see: that user can read all
+// that its process gets. They are what a start reads, or begin with what is followed by a star.
+var handedOn = []string{
+	"KAZAHANA_*", "XDG_*", "OTEL_*", "KUBERNETES_SERVICE_*", "KUBECONFIG", "STATE_DIRECTORY", "RUNTIME_DIRECTORY", "HOME", "PATH", "TZ", "LANG", "LC_*",
+	"SSL_CERT_*", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+}
+
+// HandedOn leaves out what the account need not see of an environment.
+func HandedOn(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return !slices.ContainsFunc(handedOn, func(form string) bool {
+			begin, open := strings.CutSuffix(form, "*")
+			return name == form || open && strings.HasPrefix(name, begin)
+		})
+	})
+}
+
 // Again is this program once more, with the rights of the account, which only root can give it.
 func (who Account) Again(ctx context.Context, args, env []string) (*exec.Cmd, error) {
 	path, err := os.Executable()
@@ -83,7 +102,7 @@ func (who Account) Again(ctx context.Context, args, env []string) (*exec.Cmd, er
 	for _, group := range who.Groups {
 		as.Groups = append(as.Groups, uint32(group))
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setsid: true} // and without root's terminal
+	cmd.Env, cmd.Stdout, cmd.Stderr = HandedOn(env), os.Stdout, os.Stderr
 	return cmd, nil
 }

@@ -174,3 +174,12 @@ func TestLeaseServerCertificates(t *testing.T) {
 	r, _, _ = looked(t, address, "")
 	want(t, "an authority that is not known", r, "fail")
 }
+
+// The daemon's user can read what its process gets: of root's environment that is what a start reads.
+func TestEnvironmentForTheDaemonsUser(t *testing.T) {
+	env := []string{"KAZAHANA_PROVIDER=memory:", "AWS_SECRET_ACCESS_KEY=hidden", "HOME=/root", "XDG_STATE_HOME=/s", "HOMEBREW=x", "SSH_AUTH_SOCK=/a", "LC_ALL=C"}
+	want := []string{"KAZAHANA_PROVIDER=memory:", "HOME=/root", "XDG_STATE_HOME=/s", "LC_ALL=C"}
+	if got := HandedOn(env); !slices.Equal(got, want) {
+		t.Errorf("it gets %q, want %q", got, want)
+	}
+}
