@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -206,7 +207,7 @@ func TestLockAnswerIsLost(t *testing.T) {
 	s := newSite(t)
 	s.Start()
 	for i, method := range []string{"Lock.Acquire", "Lock.Release"} {
-		way := s.lossy(method)
+		way := s.lossy(method, true)
 		o := s.lockRun("k", "echo $KAZAHANA_FENCING_TOKEN", "--socket", way.socket, "--wait", "0s")
 		if o.Code != exitOK || o.Stdout != fmt.Sprintf("%d\n", i+1) || strings.Contains(o.Stderr, "not released") {
 			t.Errorf("%s: %+v", method, o)
@@ -221,13 +222,14 @@ func TestLockAnswerIsLost(t *testing.T) {
 type lossy struct {
 	socket string
 	method []byte
+	cut    bool // the connection breaks; else nothing comes
 	taken  atomic.Bool
 	lost   chan struct{} // closed when the answer is lost
 }
 
-func (s *site) lossy(method string) *lossy {
+func (s *site) lossy(method string, cut bool) *lossy {
 	s.T.Helper()
-	way := &lossy{socket: s.Path("way-" + method + ".sock"), method: []byte(method), lost: make(chan struct{})}
+	way := &lossy{socket: s.Path("way-" + method + ".sock"), method: []byte(method), cut: cut, lost: make(chan struct{})}
 	listener, err := net.Listen("unix", way.socket)
 	must.Succeed(s.T, err)
 	var all sync.WaitGroup
@@ -268,7 +270,9 @@ func (w *lossy) carry(client net.Conn, socket string) {
 				continue
 			}
 			close(w.lost)
-			_ = client.Close()
+			if w.cut {
+				_ = client.Close()
+			}
 			_, _ = io.Copy(io.Discard, daemon)
 			return
 		}
@@ -286,4 +290,62 @@ func (w *lossy) carry(client net.Conn, socket string) {
 	}
 	_ = daemon.Close()
 	<-answers
+}
+
+// Granted, and interrupted before the answer came: no one has the lock then.
+func TestLockAbandonedIsReleased(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Start()
+	c := s.Dial()
+	way := s.lossy("Lock.Acquire", false)
+	d := s.LaunchCommand(s.Command(s.lockArgs("k", "echo ran", "--socket", way.socket)...))
+	<-way.lost
+	c.WantLock("k", lock.Active, 1)
+	_ = d.Cmd.Process.Signal(syscall.SIGINT)
+	if code := d.Code(); code != 128+int(syscall.SIGINT) {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+	c.WantLock("k", lock.Released, 1)
+}
+
+// A term that was waited for begins when the wait ends: counted from when the
+// request was sent, it would be over before CMD starts.
+func TestLockTermBeginsAfterTheWait(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Start()
+	c := s.Dial()
+	c.Must("Lock.Acquire", nil, "k", map[string]any{"ttl_ms": 24_000})
+	if o := s.lockRun("k", "echo $KAZAHANA_FENCING_TOKEN", "--ttl", "20s", "--wait", "2m", "-q"); o.OK(t) != "2\n" {
+		t.Errorf("%+v", o)
+	}
+	c.WantLock("k", lock.Released, 2)
+}
+
+// And it outlives a new name of the host, and the loss of the live directory: what a
+// new pod or container of the daemon has.
+func TestLockOutlivesTheDaemonsContainer(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	daemon := s.Start()
+	d, _, release := s.lockStart("k", untilToldTo, "--ttl", "1m")
+	first := s.Dial().WantLock("k", lock.Active, 1)
+	daemon.Kill()
+	if s.Live != "none" {
+		must.Succeed(t, os.RemoveAll(s.Live))
+	}
+	serve := append([]string{"-u", "sh", "-c", `hostname renamed && exec "$@"`, "sh"}, s.Command(s.ServeArgs()...).Args...)
+	renamed := exec.Command("unshare", serve...)
+	renamed.Env = s.Environment()
+	s.LaunchCommand(renamed).AwaitReady()
+	c := s.Dial()
+	release()
+	if code := d.Code(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+	if last := c.WantLock("k", lock.Released, 1); last.OwnerID != first.OwnerID {
+		t.Errorf("%+v became %+v", first, last)
+	}
 }

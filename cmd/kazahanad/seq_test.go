@@ -38,7 +38,7 @@ func TestSeqAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Start()
-	way := s.lossy("Sequence.NextBatch")
+	way := s.lossy("Sequence.NextBatch", true)
 	if got := s.Kazahanad("seq", "orders", "-n", "2", "--socket", way.socket).OK(t); got != "1\n2\n" {
 		t.Errorf("%q", got)
 	}

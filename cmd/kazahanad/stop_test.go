@@ -224,3 +224,28 @@ func TestStopDuringStart(t *testing.T) {
 		t.Errorf("after all that the lease is %+v", held)
 	}
 }
+
+// A start that waits for a predecessor which still holds the live state is stopped on request
+// like any other daemon.
+func TestStopOfAStartThatWaits(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	if s.Live == "none" {
+		t.Skip("there is no file system in memory")
+	}
+	s.Start().Kill()
+	folders, err := filepath.Glob(filepath.Join(s.Live, "*", "holder"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("the live directory has %v (%v)", folders, err)
+	}
+	held, err := os.Open(filepath.Dir(folders[0]))
+	must.Succeed(t, err)
+	defer held.Close()
+	must.Succeed(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	d := s.Launch()
+	d.AwaitLog("a process that was killed and has not ended holds the live state")
+	d.Signal(syscall.SIGTERM)
+	if code := d.Code(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+}

@@ -2,14 +2,22 @@ package state
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // gateDir is a state directory on a disk that can be frozen: everything waits then.
@@ -206,4 +214,52 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 			mustClose(t, s)
 		})
 	}
+}
+
+// stuck reports whether a thread of the process waits for a disk.
+func stuck(t *testing.T, pid int) bool {
+	for _, path := range glob(t, fmt.Sprintf("/proc/%d/task", pid), "*/stat") {
+		stat, _ := os.ReadFile(path)
+		if _, after, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(after, "D") {
+			return true
+		}
+	}
+	return false
+}
+
+// The real thing: a daemon on a frozen disk goes on, is killed and cannot end. The next one is
+// refused while it hangs, and then has everything.
+func TestKillOnAFrozenDisk(t *testing.T) {
+	ring.All(t)
+	disk := disktest.Ext4(t)
+	p := place{filepath.Join(disk.Dir(), "state"), filepath.Join(disktest.Memory(t), "live")}
+	c := startChild(t, "busy", p, nil)
+	values := func(n int) []byte {
+		t.Helper()
+		got := make([]byte, 8*n)
+		if _, err := io.ReadFull(c.stdout, got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	values(10)
+	disk.Freeze()
+	await.Eventually(t, "a write hangs", func() bool { values(1); return stuck(t, c.Process.Pid) })
+	last := lastReported(t, values(10_000))
+	must.Succeed(t, c.Process.Kill())
+	if _, err := p.open(); !errors.As(err, new(*LockedError)) {
+		t.Errorf("Open: %v", err)
+	}
+	disk.Thaw()
+	var s *testState
+	await.Eventually(t, "it has ended", func() (ended bool) {
+		var err error
+		s, err = tryOpen(t, p)
+		return err == nil
+	})
+	sv := s.service("default")
+	if got := sv.Load().Held; sv.Mark() < last || len(got) != 1 || got[0].Created < last {
+		t.Errorf("mark %d, want %d; held %v", sv.Mark(), last, got)
+	}
+
 }

@@ -430,3 +430,13 @@ func TestHostIdentity(t *testing.T) {
 		t.Error("the digest shows the machine ID")
 	}
 }
+
+// A backup of the state directory has no lease to give.
+func TestStateDirectoryHoldsNoLease(t *testing.T) {
+	p, saved := usedPlace(t)
+	for name, content := range contentsOf(t, p.dir) {
+		if strings.Contains(content, saved.Held[0].Secret) || strings.Contains(content, "secret") {
+			t.Errorf("%s holds a secret:\n%s", name, content)
+		}
+	}
+}
