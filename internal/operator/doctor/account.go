@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -103,6 +104,7 @@ func (who Account) Again(ctx context.Context, args, env []string) (*exec.Cmd, er
 		as.Groups = append(as.Groups, uint32(group))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Setsid: true} // and without root's terminal
-	cmd.Env, cmd.Stdout, cmd.Stderr = HandedOn(env), os.Stdout, os.Stderr
+	// Pipes and not root's terminal, which that user could read.
+	cmd.Env, cmd.Stdout, cmd.Stderr = HandedOn(env), struct{ io.Writer }{os.Stdout}, struct{ io.Writer }{os.Stderr}
 	return cmd, nil
 }
