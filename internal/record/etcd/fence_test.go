@@ -102,7 +102,7 @@ func TestChangesCompareTheFence(t *testing.T) {
 	}
 }
 
-// TestHeadersKeepTheLatestTime: of all writers of a record, whoever wrote last; and the longest grant.
+// A header keeps the latest time of all writers of its record, and the longest grant.
 func TestHeadersKeepTheLatestTime(t *testing.T) {
 	var k known
 	for i, w := range []struct{ atMS, grantMS, latest, longest int64 }{{5, 7, 5, 7}, {9, 3, 9, 7}, {6, 8, 9, 8}, {4, 0, 9, 8}, {12, 0, 12, 8}} {
@@ -152,9 +152,8 @@ func leasesOf(longest time.Duration) record.Area {
 	return record.Area{Name: "leases", MaxGrantMS: longest.Milliseconds(), FollowsClock: true}
 }
 
-// TestFenceOutlastsWhatIsKnown: a fence of leases is counted from the latest time that a record has
-// had, whoever wrote it since, and lasts for the longest grant that a record has had, or that a
-// process makes which comes later.
+// A fence of leases begins at the latest time that any writer has put into a record, and lasts for
+// the longest grant of all records, and of the processes that come later.
 func TestFenceOutlastsWhatIsKnown(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	lasts := func(s record.Store, want time.Duration) (from int64) {
