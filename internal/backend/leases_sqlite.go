@@ -82,7 +82,8 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*Leases, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLeases(cfg.pool(), lazy.Opened(file, (*opened).close))
+	made := cfg.pool()
+	return newLeases(made, lazy.Opened("provider "+made.Info.URL, file, (*opened).close))
 }
 
 // Check returns why a start would not grant leases from the file on the services' terms, and

@@ -272,6 +272,6 @@ func openHTTPStore(rawURL string) (*Store, error) {
 	none := &opened{Store: recordmemory.New(nil), closers: []io.Closer{client}}
 	return &Store{
 		Locks: lockhttp.New(client), Sequences: sequencehttp.New(client), Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
-		records: &lazyRecords{Value: lazy.Opened(none, (*opened).close)},
+		records: &lazyRecords{Value: lazy.Opened("store "+cfg.Names(), none, (*opened).close)},
 	}, nil
 }

@@ -51,11 +51,11 @@ func New[T any](what string, open func(context.Context) (T, error), end func(T) 
 	return &Value[T]{what: what, open: open, close: end}
 }
 
-// Opened returns a value that is open.
-func Opened[T any](value T, end func(T) error) *Value[T] {
+// Opened returns a value that is open. what names it in errors.
+func Opened[T any](what string, value T, end func(T) error) *Value[T] {
 	a := &attempt[T]{cancel: func() {}, done: make(chan struct{}), value: value}
 	close(a.done)
-	return &Value[T]{close: end, attempt: a}
+	return &Value[T]{what: what, close: end, attempt: a}
 }
 
 // Get returns the value, and opens it where it is not open. Callers that come

@@ -172,7 +172,7 @@ func TestPatientCaller(t *testing.T) {
 
 func TestOpenedValue(t *testing.T) {
 	closed := false
-	v := Opened(7, func(int) error { closed = true; return nil })
+	v := Opened("seven", 7, func(int) error { closed = true; return nil })
 	if n, err := v.Get(t.Context()); n != 7 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -181,5 +181,8 @@ func TestOpenedValue(t *testing.T) {
 	}
 	if err := v.Close(); err != nil || !closed {
 		t.Errorf("%v, closed %v", err, closed)
+	}
+	if _, err := v.Get(t.Context()); !errors.Is(err, ErrClosed) || err.Error() != "seven: closed" {
+		t.Errorf("after the end: %v", err)
 	}
 }

@@ -257,8 +257,9 @@ func TestLockOfAnotherProcess(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-done; !errors.Is(err, sqlitefile.ErrClosed) {
-		t.Errorf("Acquire: the error is %v, want ErrClosed", err)
+	// The acquire came before the end or after it: the file, its opener or the pool refuses it.
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("Acquire: the error is %v, want that the provider is closed", err)
 	}
 }
 
