@@ -58,8 +58,8 @@ var freezeCases = []freezeCase{
 const (
 	// freezeTerm is the term of a lease: three of them pass during the freeze.
 	freezeTerm = 6 * time.Second
-	// freezeSlow is a latency that no asker minds.
-	freezeSlow = time.Millisecond
+	// freezeSlow is far above what a busy machine does to the p99, and far below what the disk would.
+	freezeSlow = 200 * time.Millisecond
 )
 
 // newFreezeHost starts the daemon, and asks it for IDs.
@@ -316,8 +316,8 @@ func (test freezeCase) run(t *testing.T) string {
 	if twice > 0 {
 		t.Errorf("%d IDs came twice, the first is %d", twice, first)
 	}
-	if slow := h.during.p99 > freezeSlow && h.during.p99 > 2*h.before.p99; slow && *chaosFull {
-		t.Errorf("p99 was %v before the freeze and is %v during it", h.before.p99, h.during.p99)
+	if h.during.p99 > freezeSlow {
+		t.Errorf("IDs wait for the disk: p99 was %v before the freeze and is %v during it", h.before.p99, h.during.p99)
 	}
 	result := "ok"
 	if t.Failed() {
