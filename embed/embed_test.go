@@ -26,7 +26,6 @@ import (
 
 // With any requests of goroutines, an ID is greater than all that were there before it was
 // asked for, and none comes twice.
-// Seed 003-3.2-2.
 func TestIDsIncreaseAcrossGoroutines(t *testing.T) {
 	c := patient(t)
 	c.MaxThroughputPerMS = 4096
@@ -48,7 +47,7 @@ func TestIDsIncreaseAcrossGoroutines(t *testing.T) {
 					}
 					mu.Lock()
 					for _, id := range ids {
-						if id <= before || all[id] || isFallback(id) {
+						if id <= before || all[id] || isFallback(id) { // seed 003-3.2-2
 							rt.Errorf("%d after %d; again: %v, fallback: %v", id, before, all[id], isFallback(id))
 						}
 						all[id], before = true, id
@@ -297,13 +296,12 @@ func TestWhatWasWaitedFor(t *testing.T) {
 	}
 }
 
-// Seed 003-6.1-2.
 func TestUUIDs(t *testing.T) {
 	var _ embed.StringGenerator = embed.UUIDs{}
 	last := ""
 	for range 1000 {
 		id, err := embed.UUIDs{}.NextString(t.Context())
-		if err != nil || id <= last || id[14] != '7' {
+		if err != nil || id <= last || id[14] != '7' { // seed 003-6.1-2
 			t.Fatalf("%q after %q, %v", id, last, err)
 		}
 		last = id

@@ -58,8 +58,8 @@ func Example() {
 }
 
 // Code that only needs strings takes an interface, and can be given UUIDs as well.
-// Seeds 003-2-6 and 003-3.2-1.
 func ExampleStringGenerator() {
+	// Seeds 003-2-6 and 003-3.2-1.
 	name := func(g embed.StringGenerator) (string, error) { return g.NextString(context.Background()) }
 	id, err := name(embed.UUIDs{Version: 7})
 	fmt.Println(len(id), err)

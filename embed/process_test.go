@@ -261,7 +261,6 @@ func TestDatabaseOfTheProgram(t *testing.T) {
 // A provider that goes away: the slot of the last lease serves on, marked as fallback,
 // and as uncertain where the machine is too slow to see it before its reservation ends.
 // When it is back, IDs are regular and above all others.
-// Seeds 000-3.1-1, 003-5-5, 003-6.1-1 and 003-6.1-4.
 func TestProviderGoes(t *testing.T) {
 	server := redistest.New(t)
 	c := patient(t)
@@ -281,7 +280,7 @@ func TestProviderGoes(t *testing.T) {
 			return strings.HasPrefix(g.Status().Mode, mode)
 		})
 	}
-	until("regular")
+	until("regular")                                                    // seeds 000-3.1-1 and 003-6.1-4
 	if key := "shop:@leases:list"; server.Do(t, "EXISTS", key) != "1" { // seeds 003-5-5 and 003-6.1-1
 		t.Errorf("there is no key %s", key)
 	}

@@ -19,13 +19,13 @@ import (
 
 // A grant is logged with its machine ID, counted, and a span; requests for IDs are
 // counted only.
-// Seeds 003-6-1, 003-6-2, 003-6-3, 003-6.2-1, 003-7.1-2 and 003-7.1-4.
 func TestReports(t *testing.T) {
 	var logged bytes.Buffer
 	reader, spans := metric.NewManualReader(), tracetest.NewInMemoryExporter()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
 	log := slog.New(slog.NewJSONHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	// Seed 003-6.2-1.
 	g, err := embed.Open(t.Context(), patient(t), embed.WithLogger(log.With("program", "shop")), embed.WithMeter(meter), embed.WithTracer(tracer))
 	must.Succeed(t, err)
 	if _, err := g.NextIDs(t.Context(), 5); err != nil {
@@ -49,17 +49,18 @@ func TestReports(t *testing.T) {
 		if err := json.Unmarshal(line, &one); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if one["component"] == nil || one["program"] != "shop" {
+		if one["component"] == nil || one["program"] != "shop" { // seed 003-7.1-2
 			t.Errorf("%s", line)
 		}
 		lines[one["msg"].(string)] = one
 	}
 	granted, scope := lines["worker id allocated"], lines["scope of uniqueness"]
+	// Seeds 003-6-1 and 003-7.1-4.
 	if granted["worker_id"] != float64(machineID) || granted["level"] != "INFO" || scope["level"] != "WARN" || scope["scope"] != "host" {
 		t.Errorf("%v", lines)
 	}
 
-	if n := sum(counted, "kazahana.ids.issued", "kind", "regular"); n != 5 {
+	if n := sum(counted, "kazahana.ids.issued", "kind", "regular"); n != 5 { // seed 003-6-2
 		t.Errorf("%d regular IDs", n)
 	}
 	if n := sum(counted, "kazahana.lease.acquires", "result", "ok"); n != 1 {
@@ -73,7 +74,7 @@ func TestReports(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"provider acquire", "provider release", "sequence store next"} {
-		if !slices.Contains(names, want) {
+		if !slices.Contains(names, want) { // seed 003-6-3
 			t.Errorf("no span %q among %q", want, names)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 )
 
 // Two programs on one store count together, without gaps.
-// Seeds 003-3.2-3, 003-3.2-4 and 003-6.1-3.
 func TestSequences(t *testing.T) {
 	c, s := patient(t), testkit.NewSite(t)
 	c.Store = s.Initialised(s.StartRedis().URL())
@@ -29,10 +28,11 @@ func TestSequences(t *testing.T) {
 		if want%2 == 0 {
 			g = b
 		}
-		if got, err := g.NextSequence(ctx, "orders"); err != nil || got != want {
+		if got, err := g.NextSequence(ctx, "orders"); err != nil || got != want { // seed 003-3.2-3
 			t.Errorf("%d, %v, want %d", got, err, want)
 		}
 	}
+	// Seeds 003-3.2-4 and 003-6.1-3.
 	if got, err := a.NextSequences(ctx, "orders", 3); err != nil || !slices.Equal(got, []int64{7, 8, 9}) {
 		t.Errorf("%v, %v", got, err)
 	}

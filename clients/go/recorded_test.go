@@ -82,7 +82,6 @@ func decoded(t *testing.T, b []byte) any {
 }
 
 // The client sends the recorded bytes, but for the msgid, and reads the answer as the file says.
-// Seed 000-3.1-2.
 func TestRecordedExchanges(t *testing.T) {
 	for _, e := range exchanges(t) {
 		t.Run(e.Name, func(t *testing.T) {
@@ -108,7 +107,7 @@ func TestRecordedExchanges(t *testing.T) {
 				if r.Err() != nil {
 					return
 				}
-				if sent[2] != want[2] || !reflect.DeepEqual(sent[3], want[3]) {
+				if sent[2] != want[2] || !reflect.DeepEqual(sent[3], want[3]) { // seed 000-3.1-2
 					t.Errorf("sent %v, want %v", sent, want)
 				}
 				// Only the first answer of a connection has msgid 1.

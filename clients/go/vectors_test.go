@@ -27,7 +27,6 @@ func checkVectors(t *testing.T, c ExternalCodec, all []vector) {
 }
 
 // The codec and the layout agree with the vectors that all languages share.
-// Seeds 000-A.5-1 and 000-A.14-1.
 func TestVectors(t *testing.T) {
 	var f struct {
 		Plain     []vector
@@ -58,6 +57,7 @@ func TestVectors(t *testing.T) {
 	checkVectors(t, ExternalCodec{}, f.Plain)
 	for _, want := range f.Inspected {
 		in, err := DefaultLayout().Inspect(want.ID)
+		// Seed 000-A.5-1.
 		if err != nil || in.External != want.External || in.Time.UnixMilli() != want.TimestampMS ||
 			in.MachineID != want.MachineID || in.Sequence != want.Sequence || in.Fallback != (want.Kind == "fallback") {
 			t.Errorf("%+v, %v, want %+v", in, err, want)
@@ -68,7 +68,7 @@ func TestVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkVectors(t, c, k.Vectors)
+		checkVectors(t, c, k.Vectors) // seed 000-A.14-1
 	}
 	for _, r := range f.Rejected {
 		var c ExternalCodec

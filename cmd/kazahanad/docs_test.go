@@ -138,7 +138,6 @@ func TestDocsReachable(t *testing.T) {
 var docWhen = regexp.MustCompile(`(?m)^## When to choose it\n\n[^#\n]|^\|.*\| choose it \|$`)
 
 // Who has to decide finds each provider's page, and there when to choose it.
-// Seed 003-9-1.
 func TestDocsProviders(t *testing.T) {
 	pages := docPages(t)
 	_, decide, _ := strings.Cut(pages["docs/README.md"], "\n## Decide\n")
@@ -153,7 +152,7 @@ func TestDocsProviders(t *testing.T) {
 		if !strings.Contains(decide, "]("+name+")") {
 			t.Errorf("docs/README.md leads nobody who decides to %s", name)
 		}
-		if !docWhen.MatchString(page) {
+		if !docWhen.MatchString(page) { // seed 003-9-1
 			t.Errorf("%s does not say when to choose it", path)
 		}
 	}

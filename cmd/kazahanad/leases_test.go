@@ -21,7 +21,6 @@ func listed(t provider.Terms, id, grantedMS int64, host string) provider.Record 
 	}
 }
 
-// Seed 000-6.1-1.
 func TestLeasesTable(t *testing.T) {
 	base := snowflake.DefaultEpochMS + 86_400_000
 	terms := provider.DefaultTerms()
@@ -52,13 +51,12 @@ func TestLeasesTable(t *testing.T) {
 2           41/12/10  d      12   orders   2026-01-01T23:58:00.000Z  8m0s     held
 sqlite:/l.db: 5 machine IDs in use, 2 in quarantine, 8185 free
 `
-	if out.String() != want {
+	if out.String() != want { // seed 000-6.1-1
 		t.Errorf("the table is\n%s, want\n%s", out.String(), want)
 	}
 }
 
 // null stands for what the provider does not know, and every number has the name of seed 001.
-// Seeds 001-7 and 001-8.
 func TestLeasesReport(t *testing.T) {
 	st := &store{url: "memory:", service: "orders"}
 	must.Succeed(t, st.open(t.Context()))
@@ -71,7 +69,9 @@ func TestLeasesReport(t *testing.T) {
 	} {
 		report := st.report([]leaseLine{}, usage, free, counts)
 		maps.Copy(want, map[string]any{
+			// Seed 001-8.
 			"using_ids": int64(1), "quarantined_ids": int64(0), "using_ttl_min": int64(480), "using_ttl_mid": int64(540), "using_ttl_max": int64(600),
+			// Seed 001-7.
 			"client_id_count": int64(0), "extend_ttl_count": nil, "get_id_fenced": int64(1), "service": "orders",
 		})
 		for name, value := range want {

@@ -16,7 +16,6 @@ import (
 
 // Locks outlive a killed daemon until their terms are over; tokens go on above
 // what they were; and no value of a sequence comes twice.
-// Seed 002-4-1.
 func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -41,7 +40,7 @@ func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 		t.Errorf("after %d came %d", last, n)
 	}
 	c.Must("Lock.Acquire", &now, "k", map[string]any{"wait_ms": 110_000, "hold": "connection"})
-	if now.FencingToken != first.FencingToken+1 || now.OwnerID != first.OwnerID {
+	if now.FencingToken != first.FencingToken+1 || now.OwnerID != first.OwnerID { // seed 002-4-1
 		t.Errorf("after %+v came %+v", first, now)
 	}
 	_ = c.Close()

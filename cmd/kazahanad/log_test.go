@@ -40,7 +40,6 @@ func (s *site) secrets() (all []string) {
 
 // Every line is an event with its component. Neither the log nor an answer holds a
 // secret.
-// Seeds 000-4.5-4, 003-7.1-1 and 003-7.2-1.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -67,12 +66,13 @@ func TestLog(t *testing.T) {
 	d.Terminate()
 	text := d.Log.String()
 	for _, secret := range secrets {
-		if strings.Contains(text+told, secret) {
+		if strings.Contains(text+told, secret) { // seed 000-4.5-4
 			t.Error("the log or an answer holds the secret of a lease")
 		}
 	}
-	seen := logsOf(t, d.Log)
+	seen := logsOf(t, d.Log) // seed 003-7.1-1
 	for _, want := range []event{
+		// Seed 003-7.2-1.
 		{"info", "serve", "kazahanad is ready"}, {"info", "keeper", "worker id allocated"}, {"info", "keeper", "worker id released"},
 	} {
 		if !seen[want] {

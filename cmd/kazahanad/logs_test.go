@@ -252,7 +252,6 @@ func failingSequences(log *zap.Logger) {
 
 // The events that another design names are logged as the page says: at their level, by
 // their component, with their fields.
-// Seeds 003-7.1-2 and 003-7.1-4.
 func TestEventsNamedElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -287,7 +286,7 @@ func TestEventsNamedElsewhere(t *testing.T) {
 				t.Errorf("%s names a datacenter: %v", e.text, line)
 			}
 			for _, f := range fields {
-				if _, ok := line[f]; !ok {
+				if _, ok := line[f]; !ok { // seed 003-7.1-2
 					t.Errorf("%s has no %s: %v", e.text, f, line)
 				}
 			}

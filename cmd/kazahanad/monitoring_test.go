@@ -171,7 +171,6 @@ func certified(t *testing.T) exported {
 
 // TestMonitoring: what alerts and dashboard ask for is what a real daemon and a real
 // lease server export.
-// Seed 000-10.3-1.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	daemon, server := provokedDaemon(t), provokedServer(t).with(certified(t))
@@ -181,6 +180,7 @@ func TestMonitoring(t *testing.T) {
 		t.Run(title, func(t *testing.T) { c.dashboard(t, path) })
 	}
 	for name := range c.types {
+		// Seed 000-10.3-1.
 		if strings.HasPrefix(name, "kazahana_") && !c.used[name] && !c.used[name+"_bucket"] && !c.used[name+"_sum"] {
 			t.Errorf("no panel shows %s", name)
 		}

@@ -18,7 +18,6 @@ func (s *site) moveAway() (mend func()) {
 	return func() { testkit.Rename(s.T, s.Leases()+".away", s.Leases()) }
 }
 
-// Seeds 000-2.3-1, 000-3.2-2 and 000-10.4-1.
 func TestProviderGone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -32,7 +31,7 @@ func TestProviderGone(t *testing.T) {
 		return strings.Contains(svc.Cause, s.Leases()) && svc.Failures > 0
 	})
 	id := c.ID()
-	if in := s.Inspected(id); in.Kind != snowflake.KindFallback || id <= last {
+	if in := s.Inspected(id); in.Kind != snowflake.KindFallback || id <= last { // seeds 000-3.2-2 and 000-10.4-1
 		t.Errorf("after %d came %+v", last, in)
 	}
 	c.Refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
@@ -51,7 +50,6 @@ func TestProviderGone(t *testing.T) {
 	})
 }
 
-// Seeds 000-10.5-1 and 003-2-4.
 func TestProviderGoneWithoutFallback(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -60,6 +58,7 @@ func TestProviderGoneWithoutFallback(t *testing.T) {
 	c.ID()
 	mend := s.moveAway()
 	c.AwaitMode("unavailable")
+	// Seeds 000-10.5-1 and 003-2-4.
 	if cause, _ := c.Refused(wire.CodeLeaseAcquisition).Detail("cause"); !strings.Contains(cause, "sqlite:(path): ") || strings.Contains(cause, s.Dir) {
 		t.Errorf("the cause is %q", cause)
 	}
@@ -70,7 +69,6 @@ func TestProviderGoneWithoutFallback(t *testing.T) {
 	await.Eventually(t, "health is well", func() bool { return s.Kazahanad("health").Code == exitOK })
 }
 
-// Seed 000-3.2-1.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -90,7 +88,7 @@ func TestStandalone(t *testing.T) {
 	c.Refused(wire.CodeNoProvider, map[string]any{"regular_only": true})
 	s.Kazahanad("id", "--regular-only").Fails(t, exitFailure, "NO_PROVIDER")
 	st := c.Status()
-	if st.Mode != "fallback_random" || st.Scope != "none" || st.Provider != "none:" {
+	if st.Mode != "fallback_random" || st.Scope != "none" || st.Provider != "none:" { // seed 000-3.2-1
 		t.Errorf("status: mode %s, scope %s, provider %s", st.Mode, st.Scope, st.Provider)
 	}
 	s.Kazahanad("health").OK(t)

@@ -32,7 +32,6 @@ func TestDaemonBehindAProxy(t *testing.T) {
 }
 
 // To extend a lease, as run does, a token needs the scope run.
-// Seed 000-A.1-2.
 func TestScopeRun(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -44,6 +43,7 @@ func TestScopeRun(t *testing.T) {
 		return server + "?token_file=" + s.Path(token)
 	}
 	daemons, programs := with("token-of-daemons-alone"), with("token-of-programs-too")
+	// Seed 000-A.1-2.
 	s.Kazahanad("run", "-q", "--provider", daemons, "--", "touch", s.Path("started")).Fails(t, exitFailure, `the scope "run"`, "scopes leases and run")
 	if _, err := os.Stat(s.Path("started")); err == nil {
 		t.Error("the program was started")

@@ -20,7 +20,6 @@ func recipe(t *testing.T, name, language string) string {
 	return program(t, string(page), language)
 }
 
-// Seed 003-8.2-2.
 func TestRecipeDailyNumbers(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewSite(t)
@@ -30,7 +29,7 @@ func TestRecipeDailyNumbers(t *testing.T) {
 	for _, c := range []struct{ key, want string }{
 		{"orders-2026-11-22", "1\n"}, {"orders-2026-11-22", "2\n"}, {"orders-2026-11-23", "1\n"}, {"orders-2026-11-22", "3\n"},
 	} {
-		if got := s.Kazahanad("seq", c.key).OK(t); got != c.want {
+		if got := s.Kazahanad("seq", c.key).OK(t); got != c.want { // seed 003-8.2-2
 			t.Errorf("%s: %s, want %s", c.key, got, c.want)
 		}
 	}

@@ -20,7 +20,6 @@ import (
 
 // --min and --max bound the machine IDs of every provider that takes a range, on the terms of the
 // service.
-// Seeds 001-3, 003-4.3-2 and 003-5-4.
 func TestRunRange(t *testing.T) {
 	low, high := int64(5), int64(9)
 	slow := provider.DefaultTerms().WithBitSeq(10)
@@ -43,6 +42,7 @@ func TestRunRange(t *testing.T) {
 			terms.IDs = provider.IDRange{Low: 5, End: 10}
 			want["x"] = terms
 		}
+		// Seeds 001-3, 003-4.3-2 and 003-5-4.
 		if got, err := withRange(url, own, "x", &low, &high); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %v (%v), want %v", url, got, err, want)
 		}

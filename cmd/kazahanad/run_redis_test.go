@@ -49,7 +49,7 @@ func TestRunUnderAFence(t *testing.T) {
 	s := newSite(t)
 	r := s.StartRedis()
 	url := s.Initialised(r.URL() + "term=10m&ids=7-7")
-	d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
+	d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms")) // seed 001-1
 	r.Kill()
 	r.Start()
 	const fenced = "grants are refused until"
@@ -70,13 +70,12 @@ func TestRunUnderAFence(t *testing.T) {
 
 // Where a store can lose leases and nothing fences, a run waits for a former holder of
 // its machine ID.
-// Seed 001-23.
 func TestRunWaitsForAFormerHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	url := s.Initialised(s.StartRedis().URL() + "failover_fence=0")
-	s.Env = append(s.Env, "KAZAHANA_PROVIDER_TIMEOUT=3s") // how long it waits depends on that
-	d := s.launchRun("waiting 1m16s more for a former holder", onProvider(url, "echo ran"))
+	s.Env = append(s.Env, "KAZAHANA_PROVIDER_TIMEOUT=3s")                                   // how long it waits depends on that
+	d := s.launchRun("waiting 1m16s more for a former holder", onProvider(url, "echo ran")) // seed 001-23
 	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
 	if code := d.Code(); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit code %d\n%s", code, d.Log)

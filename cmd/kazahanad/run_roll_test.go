@@ -181,7 +181,6 @@ func buildGenerator(t *testing.T) string {
 // ones, a quarter at a time with the new ones first, and at once; some are lost to kills; and one is
 // left. No machine ID is held twice at a time, no ID is made twice, and nothing stalls: a term is
 // longer than the test waits for anything.
-// Seeds 001-1 and 001-6.
 func TestRunRolls(t *testing.T) {
 	t.Parallel()
 	ring.Deep(t)
@@ -225,7 +224,7 @@ func TestRunRolls(t *testing.T) {
 	}
 	politely(0, alive[0])
 	alive[0].AwaitEnd()
-	r.check(machineIDs, 3*replicas+len(lost))
+	r.check(machineIDs, 3*replicas+len(lost)) // seeds 001-1 and 001-6
 }
 
 // check reads what the programs wrote down.

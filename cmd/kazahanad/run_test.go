@@ -58,7 +58,6 @@ func (s *site) recordOf(pid int) leaseLine {
 	return leaseLine{}
 }
 
-// Seeds 001-1, 001-4 and 001-5.
 func TestRunGivesAMachineID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -67,7 +66,7 @@ func TestRunGivesAMachineID(t *testing.T) {
 	cmd.Stdin = strings.NewReader("hello\n")
 	cmd.Env = s.Environment("KAZAHANA_MACHINE_ID=99", "KAZAHANA_MAX_BACKWARD=rubbish")
 	o := testkit.RunCommand(t, cmd)
-	if o.Code != 42 || o.Stdout != "7 7 hello -worker-id=7,7\n" {
+	if o.Code != 42 || o.Stdout != "7 7 hello -worker-id=7,7\n" { // seed 001-4
 		t.Errorf("%+v", o)
 	}
 	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "machine ID 7 is released, and free from"} {
@@ -81,10 +80,10 @@ func TestRunGivesAMachineID(t *testing.T) {
 		!regexp.MustCompile(`^`+regexp.QuoteMeta(l.Meta["host"])+`-\d{13}-[0-9a-f]{8}$`).MatchString(l.Meta["client"]) {
 		t.Errorf("the record is %+v", l)
 	}
-	s.freedAtOnce(l)
+	s.freedAtOnce(l) // seed 001-4
 	// Each line names the holder, as the record does.
 	for line := range strings.Lines(o.Stderr) {
-		if l.Meta["client"] == "" || !strings.Contains(line, "client "+l.Meta["client"]+": ") {
+		if l.Meta["client"] == "" || !strings.Contains(line, "client "+l.Meta["client"]+": ") { // seed 001-5
 			t.Errorf("the lease is of client %q, and a line says %q", l.Meta["client"], line)
 		}
 	}
@@ -165,7 +164,6 @@ func TestRunErrors(t *testing.T) {
 	run("--provider sqlite:"+s.Path("unusable.db")+" -- true").Says(t, exitFailure, "not an SQLite database")
 }
 
-// Seed 000-A.1-2.
 func TestRunExtends(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -174,6 +172,7 @@ func TestRunExtends(t *testing.T) {
 	await.Eventually(t, "the lease is extended twice", func() bool {
 		return *s.leasesJSON("--provider", "sqlite:"+s.Leases()).ExtendTTLSuccess >= 2
 	})
+	// Seed 000-A.1-2.
 	if now := s.recordOf(d.PID()); now.MachineID != first.MachineID || now.CreatedMS != first.CreatedMS || now.ExpiredMS <= first.ExpiredMS {
 		t.Errorf("%+v became %+v", first, now)
 	}
@@ -185,11 +184,10 @@ func TestRunExtends(t *testing.T) {
 }
 
 // A signal before the start ends the wait, and the machine ID is free at once.
-// Seed 001-23.
 func TestRunIsInterruptedBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.launchRun("waiting 5m0s more", s.runArgs("term=10m", "echo ran", "--delay", "5m"))
+	d := s.launchRun("waiting 5m0s more", s.runArgs("term=10m", "echo ran", "--delay", "5m")) // seed 001-23
 	_ = d.Cmd.Process.Signal(syscall.SIGINT)
 	if code := d.Code(); code != 128+int(syscall.SIGINT) {
 		t.Errorf("exit code %d\n%s", code, d.Log)

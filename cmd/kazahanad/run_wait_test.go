@@ -11,7 +11,6 @@ import (
 )
 
 // A full pool is waited for, as long as --wait says.
-// Seed 001-12.
 func TestRunWaitsForAMachineID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -31,7 +30,7 @@ func TestRunWaitsForAMachineID(t *testing.T) {
 	next := s.launchRun(waits, s.runArgs("term=10m&ids=5-5", "exit 3"))
 	_ = holder.Cmd.Process.Signal(syscall.SIGTERM)
 	holder.AwaitEnd()
-	if code := next.Code(); code != 3 {
+	if code := next.Code(); code != 3 { // seed 001-12
 		t.Errorf("exit code %d\n%s", code, next.Log)
 	}
 }

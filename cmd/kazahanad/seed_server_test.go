@@ -45,7 +45,6 @@ func (s *seedServer) count(word string) int {
 
 // A server written from the design alone, in another language, serves a daemon
 // through ten renewals. The daemon says once what the server lacks.
-// Seed 000-4.2-2.
 func TestSeedOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -54,7 +53,7 @@ func TestSeedOnlyServer(t *testing.T) {
 	d := s.Start(args...)
 	c := s.Dial()
 	last, machines := snowflake.ID(0), map[int64]bool{}
-	await.Eventually(t, "ten renewals", func() bool {
+	await.Eventually(t, "ten renewals", func() bool { // seed 000-4.2-2
 		id := c.ID()
 		if id <= last {
 			t.Fatalf("%d came after %d", id, last)

@@ -146,7 +146,6 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	}
 }
 
-// Seed 000-11.2-1.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -182,7 +181,7 @@ func TestGracefulStop(t *testing.T) {
 			t.Errorf("%v: the state holds %+v", signal, saved)
 		}
 		records := s.granted()
-		if len(records) != 1 || !records[0].Released || records[0].End > time.Now().UnixMilli() {
+		if len(records) != 1 || !records[0].Released || records[0].End > time.Now().UnixMilli() { // seed 000-11.2-1
 			t.Errorf("%v: the provider says %+v", signal, records)
 		}
 

@@ -42,7 +42,6 @@ func (s *site) leaseOf(service string) issuer.LeaseStatus {
 }
 
 // A daemon's services have terms of their own, without a lease server, and every command sees them.
-// Seeds 000-6.4-1, 000-6.4-3 and 000-10.1-1.
 func TestTermsOfServices(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -59,6 +58,7 @@ func TestTermsOfServices(t *testing.T) {
 		"batch":   {3 * time.Minute, 8, 2, 2},
 	} {
 		l := s.leaseOf(service)
+		// Seeds 000-6.4-1, 000-6.4-3 and 000-10.1-1.
 		if l.ExpiredMS-l.CreatedMS != want.term.Milliseconds() || l.BitSeq != want.bitSeq {
 			t.Errorf("%s has the lease %+v", service, l)
 		}

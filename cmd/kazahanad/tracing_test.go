@@ -74,7 +74,6 @@ func tracedPair(t *testing.T, variables ...string) (server *testkit.LeaseServer,
 
 // A request on the socket is followed into the lease server and its store, provider
 // calls likewise; IDs and keys are in no span.
-// Seed 003-7.2-11.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	collector := otlptest.New(t)
@@ -100,7 +99,7 @@ func TestTraces(t *testing.T) {
 		route := map[string]string{
 			"Lock.Acquire": "POST /v1/locks/{key}/acquire", "Lock.Release": "POST /v1/locks/{key}/release", "Sequence.NextBatch": "POST /v1/sequences/{key}/next",
 		}[method]
-		asked := near.childOf(t, near.first(t, method), op)
+		asked := near.childOf(t, near.first(t, method), op) // seed 003-7.2-11
 		far.childOf(t, far.childOf(t, asked, route), op)
 	}
 	codes := map[string]int{}

@@ -12,7 +12,6 @@ import (
 
 // In all bytes between daemon and lease server each secret is there once: in the
 // answer that granted the lease. Verifications, extensions and releases are signed. No log has it.
-// Seeds 000-4.5-1 and 000-4.5-4.
 func TestSecretTravelsOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -32,11 +31,11 @@ func TestSecretTravelsOnce(t *testing.T) {
 			t.Fatalf("%d leases were granted", len(all))
 		}
 		for _, m := range all {
-			if n := proxy.Count(m[1]) + proxy.Count(strings.ToUpper(m[1])); n != 1 {
+			if n := proxy.Count(m[1]) + proxy.Count(strings.ToUpper(m[1])); n != 1 { // seed 000-4.5-1
 				t.Errorf("a secret travelled %d times", n)
 			}
 			for _, log := range logs {
-				if strings.Contains(strings.ToLower(log.String()), m[1]) {
+				if strings.Contains(strings.ToLower(log.String()), m[1]) { // seed 000-4.5-4
 					t.Errorf("a log has a secret:\n%s", log)
 				}
 			}

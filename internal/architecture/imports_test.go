@@ -184,7 +184,6 @@ var permitted = map[string][]string{
 // needs no release of the client, and no workspace; and so the other way round.
 const client = "clients/go"
 
-// Seeds 004-5, 004-8 and 004-69.
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}
 	ofPlacement, elsewhere := map[string]string{}, map[string]bool{} // libraries
@@ -216,7 +215,7 @@ func TestImports(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			check(t, room, path, name)
+			check(t, room, path, name) // seeds 004-5 and 004-8
 			switch host, _, _ := strings.Cut(name, "/"); {
 			case !strings.Contains(host, ".") || strings.HasPrefix(name, module) || strings.HasSuffix(room, "test"):
 			case strings.HasPrefix(room+"/", "internal/placement/"):

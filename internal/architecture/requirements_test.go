@@ -42,10 +42,9 @@ var (
 
 // TestRequirementsTables holds the tables, to which pages of docs lead, to the lists of requirements,
 // and to the code and the tests that they name.
-// Seed 002-4-5.
 func TestRequirementsTables(t *testing.T) {
 	for page, wanted := range requirements {
-		t.Run(page, func(t *testing.T) { checkRequirements(t, page, wanted) })
+		t.Run(page, func(t *testing.T) { checkRequirements(t, page, wanted) }) // seed 002-4-5
 	}
 }
 
@@ -114,11 +113,12 @@ func declares(t *testing.T, path, function string) bool {
 	return ok
 }
 
-// commentsOf returns the comments of a function, its own and those in its body, and whether the
-// file has the function.
+// commentsOf returns the comments in the body of a function that stand beside code, at the end of its
+// line or above it, and whether the file has the function.
 func commentsOf(t *testing.T, path, function string) (text string, declared bool) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.ParseComments|parser.SkipObjectResolution)
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, filepath.Join(root, path), nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Errorf("%v", err)
 		return "", false
@@ -131,9 +131,16 @@ func commentsOf(t *testing.T, path, function string) (text string, declared bool
 		return "", false
 	}
 	f := file.Decls[i].(*ast.FuncDecl)
-	text = f.Doc.Text()
+	code := map[int]bool{} // lines
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		if n != nil {
+			code[files.Position(n.Pos()).Line], code[files.Position(n.End()).Line] = true, true
+		}
+		return true
+	})
 	for _, group := range file.Comments {
-		if f.Pos() <= group.Pos() && group.End() <= f.End() {
+		inside := f.Body.Pos() <= group.Pos() && group.End() <= f.Body.End()
+		if inside && (code[files.Position(group.Pos()).Line] || code[files.Position(group.End()).Line+1]) {
 			text += group.Text()
 		}
 	}

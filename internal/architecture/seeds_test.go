@@ -34,7 +34,7 @@ var (
 
 // TestSeedsPage: each row of docs/seeds.md has a number, and what shows it: a test, a target of
 // make, or a row of another page's table. A test carries the number of each row that names it in
-// a comment, beside what shows it. A row that differs has a reason too. In each section
+// a comment of its body, beside the code that shows it. A row that differs has a reason too. In each section
 // the numbers ascend in both tables, and none is missing. The sums at the top are those of the rows.
 func TestSeedsPage(t *testing.T) {
 	page := readDoc(t, "seeds.md")
@@ -116,7 +116,7 @@ func checkShown(t *testing.T, id, cell string) {
 		case !declared || !isTest(r[2]) && !strings.HasPrefix(r[2], "Fuzz") && !strings.HasPrefix(r[2], "Example"):
 			t.Errorf("%s: %s has no test %s", id, r[1], r[2])
 		case !slices.Contains(numberForm.FindAllString(comments, -1), id):
-			t.Errorf("%s: no comment of %s in %s has this number: does the test show the row?", id, r[2], r[1])
+			t.Errorf("%s: beside no code of %s in %s stands this number: does the test show the row?", id, r[2], r[1])
 		}
 	}
 	for _, m := range makeForm.FindAllStringSubmatch(cell, -1) {
@@ -140,7 +140,6 @@ func checkShown(t *testing.T, id, cell string) {
 }
 
 // TestNoManagers: a type of placement is named after its task.
-// Seed 004-7.
 func TestNoManagers(t *testing.T) {
 	err := filepath.WalkDir(filepath.Join(root, "internal/placement"), func(path string, _ os.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") {
@@ -148,7 +147,7 @@ func TestNoManagers(t *testing.T) {
 		}
 		text, err := os.ReadFile(path)
 		for _, m := range regexp.MustCompile(`(?m)^type (\w*(?:Manager|Service|Helper))\b`).FindAllStringSubmatch(string(text), -1) {
-			t.Errorf("%s: %s says nothing of what it does", path, m[1])
+			t.Errorf("%s: %s says nothing of what it does", path, m[1]) // seed 004-7
 		}
 		return err
 	})

@@ -34,7 +34,6 @@ func notHeldUp(t *testing.T, what, path string, call func(context.Context) error
 
 // A disk that is frozen holds up no caller, whether the file was open before or is
 // to be opened. Once it thaws, everything goes on.
-// Seed 003-3.2-5.
 func TestFrozenDisk(t *testing.T) {
 	ring.All(t)
 	for name, openedBefore := range map[string]bool{"opened before": true, "opened during the freeze": false} {
@@ -57,7 +56,7 @@ func TestFrozenDisk(t *testing.T) {
 			disk.Freeze()
 			defer disk.Thaw()
 			for range 3 {
-				notHeldUp(t, "Acquire", path, func(ctx context.Context) error {
+				notHeldUp(t, "Acquire", path, func(ctx context.Context) error { // seed 003-3.2-5
 					_, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: "the same"})
 					return err
 				})

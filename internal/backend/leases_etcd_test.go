@@ -19,7 +19,6 @@ func etcdURL(t *testing.T) string {
 	return "etcd://" + cfg.Endpoints[0] + "?prefix=" + cfg.Prefix
 }
 
-// Seed 003-5-2.
 func TestEtcdLeases(t *testing.T) {
 	ctx, url := t.Context(), etcdURL(t)
 	slow := provider.DefaultTerms().WithBitSeq(10)
@@ -29,6 +28,7 @@ func TestEtcdLeases(t *testing.T) {
 	defer p.Close()
 	must.Succeed(t, p.Ready(ctx))
 	must.Succeed(t, backend.Opened(ctx, p))
+	// Seed 003-5-2.
 	if info := p.Info(); info.URL != url+"&pool=one&ids=3-9" || info.Scope != provider.ScopeShared || !info.Coordinated || !info.Can.Extend {
 		t.Errorf("it is %+v", info)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
-// Seed 003-5-2.
 func TestRedisURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://h":                                         "redis://h:6379/0",
@@ -47,7 +46,7 @@ func TestRedisURLs(t *testing.T) {
 			continue
 		}
 		info := p.Info()
-		if info.URL != want || info.Scope != provider.ScopeShared || !info.Coordinated {
+		if info.URL != want || info.Scope != provider.ScopeShared || !info.Coordinated { // seed 003-5-2
 			t.Errorf("%s: Info is %+v, want the URL %s", url, info, want)
 		}
 	}
@@ -146,8 +145,8 @@ func TestRedisHidesThePassword(t *testing.T) {
 	}
 }
 
-// Seed 001-18.
 func TestRedisWaitsForNoReplicaByDefault(t *testing.T) {
+	// Seed 001-18.
 	if cfg, _, err := redisconn.ParseURL("redis://h", nil); err != nil || cfg.MinReplicas != 0 {
 		t.Errorf("%+v (%v)", cfg, err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// Seeds 000-3.1-1 and 003-5-2.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	coordinates := backend.ProviderOptions{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
@@ -39,6 +38,7 @@ func TestOpen(t *testing.T) {
 			continue
 		}
 		info := p.Info()
+		// Seeds 000-3.1-1 and 003-5-2.
 		if info.Name != test.name || info.Scope != test.scope || info.Coordinated != (test.name != "static") {
 			t.Errorf("%s: Info is %+v", test.url, info)
 		}

@@ -186,7 +186,7 @@ func TestHeldAfterARestart(t *testing.T) {
 }
 
 // TestKeyPrefix: prefix= in a store's URL begins its keys, and stores with two of them share
-// nothing. Seed 003-5-8.
+// nothing.
 func TestKeyPrefix(t *testing.T) {
 	server := redistest.New(t)
 	for _, prefix := range []string{"shop:", "mail:"} {
@@ -194,7 +194,7 @@ func TestKeyPrefix(t *testing.T) {
 		must.Succeed(t, err)
 		works(t, s)
 		must.Succeed(t, s.Close())
-		if key := prefix + "@store/seq/default/k"; server.Do(t, "EXISTS", key) != "1" {
+		if key := prefix + "@store/seq/default/k"; server.Do(t, "EXISTS", key) != "1" { // seed 003-5-8
 			t.Errorf("there is no key %s", key)
 		}
 	}

@@ -40,7 +40,6 @@ func TestStray(t *testing.T) {
 	}
 }
 
-// Seeds 000-5.6-1 and 000-9-1.
 func TestClockBackward(t *testing.T) {
 	for _, test := range []struct {
 		limit    time.Duration
@@ -64,8 +63,8 @@ func TestClockBackward(t *testing.T) {
 			}
 			continue
 		}
-		p.wantError(got, wire.CodeClockBackward)
-		wantDetail(t, got.err, "backward_ms", strconv.FormatInt(test.backward.Milliseconds(), 10))
+		p.wantError(got, wire.CodeClockBackward)                                                   // seed 000-5.6-1
+		wantDetail(t, got.err, "backward_ms", strconv.FormatInt(test.backward.Milliseconds(), 10)) // seed 000-9-1
 		wantDetail(t, got.err, "limit_ms", test.want)
 		if !strings.Contains(got.err.Message, "NTP slew") {
 			t.Errorf("the text gives no advice: %v", got.err)
@@ -75,7 +74,6 @@ func TestClockBackward(t *testing.T) {
 	}
 }
 
-// Seed 000-9-2.
 func TestLeaseAcquisition(t *testing.T) {
 	for _, fallback := range []config.Fallback{config.FallbackNone, config.FallbackCached, config.FallbackCachedRandom} {
 		r := newRig(t, func(s *setup) {
@@ -87,7 +85,7 @@ func TestLeaseAcquisition(t *testing.T) {
 		p := r.dial()
 		opts := options{"regular_only": fallback == config.FallbackCachedRandom}
 		got := p.fails(wire.CodeLeaseAcquisition, "NextID", opts)
-		wantDetail(t, got, "cause", "connect: no route to host")
+		wantDetail(t, got, "cause", "connect: no route to host") // seed 000-9-2
 		p.fails(wire.CodeLeaseAcquisition, "NextIDs", 3, opts)
 		if fallback == config.FallbackCachedRandom {
 			if id := p.id(); !timeline.IsFallback(id) {
@@ -107,11 +105,10 @@ func TestLeaseAcquisition(t *testing.T) {
 	}
 }
 
-// Seed 000-9-3.
 func TestNoProvider(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.provider = static.None{} }).start()
 	p := r.dial()
-	p.fails(wire.CodeNoProvider, "NextID", options{"regular_only": true})
+	p.fails(wire.CodeNoProvider, "NextID", options{"regular_only": true}) // seed 000-9-3
 	p.fails(wire.CodeNoProvider, "NextIDs", 2, options{"regular_only": true})
 	if id := p.id(); !timeline.IsFallback(id) {
 		t.Errorf("%d is no fallback ID", id)

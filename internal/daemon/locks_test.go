@@ -367,13 +367,12 @@ func TestLocksWhenTheDaemonStops(t *testing.T) {
 	}
 }
 
-// Seeds 003-2-1, 003-5-1, 003-8.1-2 and 003-8.2-1.
 func TestSequenceMethods(t *testing.T) {
 	r, _ := withLocks(t)
 	p := r.dial()
 	var n int64
 	for want := int64(1); want <= 3; want++ {
-		if p.decode(p.result("Sequence.Next", "alice"), &n); n != want {
+		if p.decode(p.result("Sequence.Next", "alice"), &n); n != want { // seed 003-2-1
 			t.Errorf("%d, want %d", n, want)
 		}
 	}
@@ -386,7 +385,7 @@ func TestSequenceMethods(t *testing.T) {
 	}
 	limited := options{"step": 10, "start": 5, "max_value": 30, "on_max": "error", "ttl_ms": 60_000}
 	p.decode(p.result("Sequence.NextBatch", "bob", 3, limited), &batch)
-	if fmt.Sprint(batch) != "[5 15 25]" {
+	if fmt.Sprint(batch) != "[5 15 25]" { // seed 003-8.1-2
 		t.Errorf("steps: %v", batch)
 	}
 	exhausted := p.fails(wire.CodeSequenceExhausted, "Sequence.Next", "bob", limited)

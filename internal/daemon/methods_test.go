@@ -24,7 +24,6 @@ var (
 // nth is the ID that a fresh rig gives as its n-th.
 func nth(n int64) snowflake.ID { return timeline.ID(startMS, n) }
 
-// Seeds 000-11.1-1 and 003-2-1.
 func TestNextID(t *testing.T) {
 	p := newRig(t).start().dial()
 	n := int64(0)
@@ -42,7 +41,7 @@ func TestNextID(t *testing.T) {
 		{options{"service": "default", "timeout_ms": uint8(7), "format": "int", "regular_only": true}},
 		{map[any]any{string([]byte("format")): []byte("int")}},
 	} {
-		want(p.id(opts...), string(pack(opts)))
+		want(p.id(opts...), string(pack(opts))) // seeds 000-11.1-1 and 003-2-1
 	}
 	decimal, err := strconv.ParseInt(p.text("NextID", options{"format": "string"}), 10, 64)
 	if err != nil {
@@ -88,7 +87,6 @@ func TestNextIDs(t *testing.T) {
 	}
 }
 
-// Seed 000-A.5-1.
 func TestInspect(t *testing.T) {
 	p := newRig(t).start().dial()
 	p.id()
@@ -119,7 +117,7 @@ func TestInspect(t *testing.T) {
 	fallback := timeline.ID(startMS, timeline.FallbackBit()|5<<8|7)
 	got := p.table("Inspect", uint64(fallback), options{"service": "default"})
 	machine, _ := asInt(got["machine_id"])
-	if got["kind"] != "fallback" || machine != 5 {
+	if got["kind"] != "fallback" || machine != 5 { // seed 000-A.5-1
 		t.Errorf("a fallback ID: %v", got)
 	}
 }
@@ -150,7 +148,6 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Seed 000-8.6-1.
 func TestExternal(t *testing.T) {
 	const secret = "correct horse battery staple"
 	keyed, err := snowflake.NewCodec([]byte(secret), "keyed")
@@ -170,7 +167,7 @@ func TestExternal(t *testing.T) {
 			t.Errorf("%s: an external ID becomes %s", service, again)
 		}
 		for _, limit := range []options{opts, {"service": service, "latest_ms": startMS}, {"latest_ms": startMS + 0.0, "service": service}} {
-			if back, err := idOf(p.result("ToInternal", external, limit)); err != nil || back != id {
+			if back, err := idOf(p.result("ToInternal", external, limit)); err != nil || back != id { // seed 000-8.6-1
 				t.Errorf("%s: %s is %d, %v", service, external, back, err)
 			}
 		}
@@ -252,17 +249,17 @@ func sameKeys(t *testing.T, where string, got, want any) {
 	}
 }
 
-// Seeds 003-2-1, 003-5-6 and 003-5-7.
 func TestUUID(t *testing.T) {
 	p := newRig(t).start().dial()
 	seen := map[string]bool{}
 	for _, test := range []struct {
 		params []any
 		want   uuid.Version
-	}{{nil, 7}, {[]any{nil}, 7}, {[]any{7}, 7}, {[]any{4}, 4}, {[]any{4.0}, 4}, {[]any{uint64(7)}, 7}} {
+	}{{nil, 7}, {[]any{nil}, 7}, {[]any{7}, 7}, {[]any{4}, 4}, {[]any{4.0}, 4}, {[]any{uint64(7)}, 7}} { // seed 003-5-7
 		for range 3 {
 			text := p.text("UUID", test.params...)
 			u, err := uuid.Parse(text)
+			// Seed 003-2-1.
 			if err != nil || u.Version() != test.want || u.Variant() != uuid.RFC4122 || u.String() != text || seen[text] {
 				t.Errorf("UUID%v: %s, %v", test.params, text, err)
 			}
@@ -275,6 +272,7 @@ func TestUUID(t *testing.T) {
 		params []any
 		want   uuid.Version
 	}{{nil, 4}, {[]any{nil}, 4}, {[]any{7}, 7}} {
+		// Seed 003-5-6.
 		if u, err := uuid.Parse(p4.text("UUID", test.params...)); err != nil || u.Version() != test.want {
 			t.Errorf("with uuid_version 4, UUID%v has version %d, %v", test.params, u.Version(), err)
 		}

@@ -133,7 +133,6 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
-// Seed 000-10.3-1.
 func TestMetricValues(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.services["orders"] = settings() }).start()
 	p, other := r.dial(), r.dial()
@@ -149,7 +148,7 @@ func TestMetricValues(t *testing.T) {
 	want(2, "kazahana_connections") // both have been answered
 	p.id(options{"service": "orders"})
 	p.fails(wire.CodeTimeout, "NextID", options{"timeout_ms": 0})
-	want(256, "kazahana_ids_issued_total", "regular", "default")
+	want(256, "kazahana_ids_issued_total", "regular", "default") // seed 000-10.3-1
 	want(1, "kazahana_ids_issued_total", "regular", "orders")
 	want(0, "kazahana_ids_issued_total", "fallback_cached", "default")
 	want(0, "kazahana_ids_issued_total", "fallback_random", "default")

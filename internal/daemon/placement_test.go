@@ -179,15 +179,16 @@ func (r *placed) activate(w *peer, identity string) asked {
 	return a
 }
 
-// Seeds 004-22, 004-23 and 004-40.
 func TestPlacementMethods(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
 	a := r.activate(w, "7")
+	// Seed 004-40.
 	if a.params.Kind != "room" || a.params.Version != 1 || a.params.Token < 1 || a.params.Snapshot != nil {
 		t.Errorf("the process is asked for %+v", a.params)
 	}
 	got := p.table("Placement.Resolve", "room", "7", options{"wait_ms": 0})
+	// Seeds 004-22 and 004-23.
 	for name, want := range map[string]any{"kind": "room", "identity": "7", "authority": "a:1", "locality": "local", "pid": "p-7"} {
 		if got[name] != want {
 			t.Errorf("%s: %v, want %v", name, got[name], want)
@@ -222,7 +223,6 @@ func TestPlacementMethods(t *testing.T) {
 }
 
 // What a process does wrong is told to who asked, or is no matter of theirs.
-// Seed 004-56.
 func TestActivationFails(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -230,7 +230,7 @@ func TestActivationFails(t *testing.T) {
 	w.answer(w.want("Activate", "1"), []any{0, "BROKEN: no such room"}, nil)
 	got := p.receive()
 	p.wantError(got, wire.CodeActivationFailed)
-	if cause, _ := got.err.Detail("cause"); !strings.Contains(cause, "no such room") {
+	if cause, _ := got.err.Detail("cause"); !strings.Contains(cause, "no such room") { // seed 004-56
 		t.Errorf("the error is %v", got.err)
 	}
 	// An unreadable answer may mean that it is activated.
@@ -306,7 +306,6 @@ func TestExecutorsShare(t *testing.T) {
 }
 
 // Another daemon owns half of the rooms, and this one says which.
-// Seeds 004-21, 004-22 and 004-24.
 func TestTwoDaemons(t *testing.T) {
 	s := newSite(t)
 	a, b, c := s.start("a:1"), s.start("b:1"), s.start("")
@@ -335,16 +334,19 @@ func TestTwoDaemons(t *testing.T) {
 		remote++
 		b.activate(wb, room)
 		own := b.dial().table("Placement.Resolve", "room", room)
+		// Seed 004-24.
 		if got := pc.table("Placement.Resolve", "room", room, options{"pid": true}); got["locality"] != "remote" || got["authority"] != "b:1" ||
 			got["pid"] != own["pid"] || own["pid"] == "" || got["token"] != own["token"] || got["version"] != own["version"] {
 			t.Errorf("room %s: asked for its pid, who only resolves says %v, and its host %v", room, got, own)
 		}
+		// Seed 004-22.
 		if got := pa.table("Placement.Resolve", "room", room); got["authority"] != "b:1" || got["locality"] != "remote" {
 			t.Errorf("room %s: %v", room, got)
 		}
 	}
 	for range remote { // the read events are told
 		var notice []any
+		// Seed 004-21.
 		if err := watch.dec.Decode(&notice); err != nil || notice[1] != "Placement.Event" || !strings.Contains(fmt.Sprint(notice[2]), "pid_cached") {
 			t.Fatalf("told is %v, %v", notice, err)
 		}
@@ -388,13 +390,12 @@ func TestTwoDaemons(t *testing.T) {
 }
 
 // Who waits for another host is told what for.
-// Seeds 004-48 and 004-61.
 func TestPlacementPending(t *testing.T) {
 	s := newSite(t)
 	r := s.start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
 	p.ask("Placement.Resolve", "room", "1", options{"wait_ms": 0})
-	p.wantError(p.receive(), wire.CodePlacementPending)
+	p.wantError(p.receive(), wire.CodePlacementPending) // seeds 004-48 and 004-61
 	a := w.want("Activate", "1")
 	p.fails(wire.CodePlacementPending, "Placement.Resolve", "room", "1", options{"wait_ms": 1})
 	w.answer(a, nil, map[string]any{"pid": "x"})
@@ -414,7 +415,6 @@ func TestPlacementPending(t *testing.T) {
 	})
 }
 
-// Seeds 004-3, 004-34, 004-47, 004-57 and 004-64.
 func TestPlacementEvents(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, some, all := r.worker(), r.dial(), r.dial()
@@ -424,6 +424,7 @@ func TestPlacementEvents(t *testing.T) {
 	all.table("Placement.Watch", options{"events": []string{"resolved", "activated", "passivated"}})
 	a := r.activate(w, "1")
 	_ = w.Close()
+	// Seed 004-34.
 	for who, wants := range map[*peer][]string{some: {"activated", "passivated"}, all: {"resolved", "activated", "passivated"}} {
 		for _, want := range wants {
 			var notice struct {
@@ -433,6 +434,7 @@ func TestPlacementEvents(t *testing.T) {
 				Params   []map[string]any
 			}
 			must.Succeed(t, who.dec.Decode(&notice))
+			// Seeds 004-47 and 004-64.
 			if notice.Type != 2 || notice.Method != "Placement.Event" || notice.Params[0]["event"] != want || notice.Params[0]["identity"] != "1" {
 				t.Errorf("told is %+v, want %s", notice, want)
 			}
@@ -451,7 +453,6 @@ func TestPlacementEvents(t *testing.T) {
 	}
 }
 
-// Seed 004-43.
 func TestPlacementSnapshot(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -461,6 +462,7 @@ func TestPlacementSnapshot(t *testing.T) {
 	var rooms []string
 	for after := ""; ; {
 		page := p.table("Placement.Snapshot", options{"limit": 2, "after": after})
+		// Seed 004-43.
 		if page["state"] != "member" || page["authority"] != "a:1" || fmt.Sprint(page["kinds"]) != "[room]" || fmt.Sprint(page["activations_total"]) != "5" || page["key"] != nil {
 			t.Fatalf("the page is %v", page)
 		}
@@ -491,7 +493,6 @@ func TestPlacementSnapshot(t *testing.T) {
 	}
 }
 
-// Seed 004-6.
 func TestPlacementRefusals(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	p := r.dial()
@@ -524,6 +525,7 @@ func TestPlacementRefusals(t *testing.T) {
 		{"Placement.Snapshot", []any{options{"limit": 1001}}, "0 to 1000"},
 		{"Placement.Snapshot", []any{options{"kind": "room"}}, "identity has 0 bytes"},
 	} {
+		// Seed 004-6.
 		if e := p.fails(wire.CodeInvalidParams, bad.method, bad.params...); !strings.Contains(e.Error(), bad.says) {
 			t.Errorf("%s%v: %v, which does not say %q", bad.method, bad.params, e, bad.says)
 		}

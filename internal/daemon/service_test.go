@@ -54,7 +54,6 @@ func TestLivesOfAService(t *testing.T) {
 }
 
 // Inspect uses the layout of the leases, once there are any.
-// Seeds 000-10.1-1 and 000-A.4-1.
 func TestLayoutFollowsTheLease(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.early = true
@@ -66,6 +65,7 @@ func TestLayoutFollowsTheLease(t *testing.T) {
 		t.Errorf("before: %v", got)
 	}
 	r.step()
+	// Seeds 000-10.1-1 and 000-A.4-1.
 	if got := svc.Layout(); got != (snowflake.Layout{BitTS: 41, BitID: 10, BitSeq: 12}) {
 		t.Errorf("after: %v", got)
 	}
@@ -86,7 +86,6 @@ func TestLayoutFollowsTheLease(t *testing.T) {
 }
 
 // Status and readiness in every mode, and that the daemon shows its worst.
-// Seeds 000-3.2-2, 000-5.4-1 and 000-10.4-2.
 func TestModes(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.early = true
@@ -110,7 +109,7 @@ func TestModes(t *testing.T) {
 	want("starting", "starting", "starting", true)
 	r.line.Always(providertest.OpAcquire, providertest.Fail(&provider.FullError{Pool: "x", Slots: 3, NextEndMS: startMS + 60_000}))
 	r.step()
-	want("unavailable", "fallback_random", "unavailable", false)
+	want("unavailable", "fallback_random", "unavailable", false) // seeds 000-3.2-2 and 000-10.4-2
 	if err := r.server.Ready(t.Context()); !strings.Contains(err.Error(), "service strict") || !strings.Contains(err.Error(), `pool "x"`) {
 		t.Errorf("%v", err)
 	}
@@ -121,7 +120,7 @@ func TestModes(t *testing.T) {
 	r.line.Heal()
 	r.clock.Advance(time.Minute)
 	r.step()
-	want("regular", "regular", "regular", true)
+	want("regular", "regular", "regular", true) // seed 000-5.4-1
 	r.clock.Advance(provider.DefaultTerms().Term)
 	r.line.Always(providertest.OpAcquire, providertest.Hang())
 	want("unavailable", "fallback_cached", "unavailable", false)

@@ -115,7 +115,6 @@ func ascending(t *testing.T, ids []snowflake.ID) {
 }
 
 // TestConcurrentCallers: all IDs differ, and each caller's ascend.
-// Seed 000-5.10-1.
 func TestConcurrentCallers(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Spread = true; o.MaxThroughput = 1024 })
 	r.grant(3, 5, 4, 900)
@@ -134,7 +133,7 @@ func TestConcurrentCallers(t *testing.T) {
 				}
 				mine = append(mine, ids...)
 			}
-			ascending(t, mine)
+			ascending(t, mine) // seed 000-5.10-1
 			mu.Lock()
 			defer mu.Unlock()
 			for _, id := range mine {
@@ -195,19 +194,18 @@ func TestDeadlineIsHonoured(t *testing.T) {
 	})
 }
 
-// Seeds 000-5.6-1, 000-5.6-2, 000-10.5-1, 000-11.4-1, 001-24 and 003-2-5.
 func TestBackwardClock(t *testing.T) {
 	for _, tc := range []struct {
 		limit, jump int64
 		wait        time.Duration // what a caller waits who needs a new millisecond; 0 = fails
 	}{
-		{5000, 3000, 3001 * time.Millisecond},
+		{5000, 3000, 3001 * time.Millisecond}, // seeds 000-5.6-1, 001-24 and 003-2-5
 		{5000, 5000, 5001 * time.Millisecond},
-		{5000, 5001, 0},
+		{5000, 5001, 0}, // seeds 000-5.6-1 and 003-2-5
 		{5000, 7000, 0},
-		{0, 1, 0},
+		{0, 1, 0}, // seeds 000-5.6-2 and 000-10.5-1
 		{0, 3600_000, 0},
-		{-1, 3600_000, 3600_001 * time.Millisecond},
+		{-1, 3600_000, 3600_001 * time.Millisecond}, // seeds 000-5.6-2 and 000-11.4-1
 	} {
 		t.Run(fmt.Sprintf("limit %d ms, jump %d ms", tc.limit, tc.jump), func(t *testing.T) {
 			inBubble(t, func(o *Options) { o.MaxBackwardMS = tc.limit; o.MaxThroughput = 4 }, func(t *testing.T, r *rig) {
@@ -271,14 +269,13 @@ func TestClockThatStandsStill(t *testing.T) {
 	})
 }
 
-// Seed 000-5.4-2.
 func TestStartupWait(t *testing.T) {
 	starting := func(o *Options) { o.StartupWait = 500 * time.Millisecond }
 	isFallback := func(ids []snowflake.ID) bool { return bubbleTimeline.IsFallback(ids[0]) }
 	t.Run("the lease comes in time", func(t *testing.T) {
 		inBubble(t, starting, func(t *testing.T, r *rig) {
 			time.AfterFunc(300*time.Millisecond, func() { r.grant(7) })
-			if ids := r.next(t, 1); isFallback(ids) {
+			if ids := r.next(t, 1); isFallback(ids) { // seed 000-5.4-2
 				t.Error("a healthy start made a fallback ID")
 			}
 		})
@@ -323,17 +320,16 @@ func TestStartupWait(t *testing.T) {
 	})
 }
 
-// Seeds 000-2.2-4 and 000-5.8-2.
 func TestGrowthIsAskedForOnceLeasesAreUsedUp(t *testing.T) {
 	inBubble(t, func(o *Options) { o.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.grant(7)
-		r.next(t, 256)
+		r.next(t, 256) // seed 000-2.2-4
 		select {
 		case <-r.Growth():
 			t.Error("asked for more before it was needed")
 		default:
 		}
-		r.next(t, 2)
+		r.next(t, 2) // seed 000-5.8-2
 		select {
 		case <-r.Growth():
 		default:
@@ -407,7 +403,6 @@ func TestSpread(t *testing.T) {
 
 // TestRandomFallbackLooksUniform: random low bits, at any rate, are spread over all 21 bits, and
 // ascend within the millisecond.
-// Seed 000-2.3-2.
 func TestRandomFallbackLooksUniform(t *testing.T) {
 	for _, perMS := range []int64{1, 10, 256} {
 		t.Run(fmt.Sprint(perMS), func(t *testing.T) {
@@ -438,7 +433,7 @@ func TestRandomFallbackLooksUniform(t *testing.T) {
 					}
 				}
 				for b, n := range ones {
-					if share := float64(n) / float64(total); share < 0.4 || share > 0.6 {
+					if share := float64(n) / float64(total); share < 0.4 || share > 0.6 { // seed 000-2.3-2
 						t.Errorf("bit %d is set in %.2f of the IDs", b, share)
 					}
 				}

@@ -193,7 +193,6 @@ func drawLease(t *rapid.T, now int64, label string) lease.Lease {
 // TestCoreAgainstModel drives the core with clocks that jump both ways, leases
 // that come, overlap, expire and vanish, batches, fallback, other settings and
 // restarts.
-// Seeds 000-5.4-1, 000-5.8-2, 000-5.8-3 and 000-5.10-1.
 func TestCoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
@@ -228,7 +227,7 @@ func TestCoreAgainstModel(t *testing.T) {
 				want := rapid.Int64Range(1, 12).Draw(t, "want")
 				allow := rapid.Bool().Draw(t, "allow fallback")
 				r, stop := core.Take(now, want, allow)
-				m.check(t, now, want, allow, r, stop)
+				m.check(t, now, want, allow, r, stop) // seeds 000-5.4-1, 000-5.8-2, 000-5.8-3 and 000-5.10-1
 			},
 		})
 	})

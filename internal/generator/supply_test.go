@@ -63,7 +63,6 @@ func drawLeases(t *rapid.T, now int64, most int) []lease.Lease {
 
 // TestUsableAgainstScan: with any leases, and milliseconds asked for in any order, the supply
 // remembers what a scan finds.
-// Seeds 000-4.2-5 and 000-4.3-3.
 func TestUsableAgainstScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		core := NewCore(Config{MaxThroughput: 1}, testTimeline, 0, nil)
@@ -72,6 +71,7 @@ func TestUsableAgainstScan(t *testing.T) {
 			held = drawLeases(t, testEpoch+100, 12)
 			core.SetLeases(held, nil, nil)
 			for range rapid.IntRange(1, 20).Draw(t, "looks") {
+				// Seeds 000-4.2-5 and 000-4.3-3.
 				checkUsable(t, &core.regular, held, testEpoch+100+rapid.Int64Range(-40, 100).Draw(t, "ms"))
 			}
 		}
@@ -80,7 +80,6 @@ func TestUsableAgainstScan(t *testing.T) {
 
 // TestUsableAtTheEdges: a lease counts from its first millisecond to before
 // its end, whether time goes forth or back.
-// Seed 003-3.2-6.
 func TestUsableAtTheEdges(t *testing.T) {
 	held := []lease.Lease{
 		testLease(0, 2, 100, 110), testLease(1, 2, 105, 120), // adjacent
@@ -89,7 +88,7 @@ func TestUsableAtTheEdges(t *testing.T) {
 	core := NewCore(Config{MaxThroughput: 1}, testTimeline, 0, nil)
 	core.SetLeases(held, nil, nil)
 	for ms := int64(98); ms <= 132; ms++ {
-		checkUsable(t, &core.regular, held, ms)
+		checkUsable(t, &core.regular, held, ms) // seed 003-3.2-6
 	}
 	for ms := int64(132); ms >= 98; ms-- {
 		checkUsable(t, &core.regular, held, ms)

@@ -13,7 +13,6 @@ import (
 )
 
 // A clock that jumps back is one warning, with the difference.
-// Seed 000-5.6-3.
 func TestBackwardClockIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.DebugLevel)
@@ -24,6 +23,7 @@ func TestBackwardClockIsLogged(t *testing.T) {
 		synctest.Wait()
 		stop()
 		said := logs.All()
+		// Seed 000-5.6-3.
 		if len(said) != 1 || said[0].Level != zap.WarnLevel || said[0].Message != "the wall clock jumped back" || said[0].ContextMap()["difference"] != -time.Second {
 			t.Errorf("%v", said)
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// Seed 000-5.2-1.
 func TestSettleTimeline(t *testing.T) {
 	used, other := snowflake.DefaultTimeline(), snowflake.Timeline{EpochMS: 1_577_836_800_000, BitTS: 42} // 2020
 	earlier := snowflake.Timeline{EpochMS: other.EpochMS, BitTS: used.BitTS}
@@ -49,7 +48,7 @@ func TestSettleTimeline(t *testing.T) {
 				st.RaiseMark(test.mark)
 			}
 			got, err := settleTimeline("orders", config.Service{DefaultEpoch: time.UnixMilli(test.wanted.EpochMS), BitTS: test.wanted.BitTS}, st)
-			if test.err != "" {
+			if test.err != "" { // seed 000-5.2-1
 				if err == nil || !strings.Contains(err.Error(), test.err) || !strings.Contains(err.Error(), "another name") {
 					t.Errorf("error %v", err)
 				}

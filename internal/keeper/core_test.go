@@ -144,7 +144,7 @@ func TestStopOutOfTime(t *testing.T) {
 }
 
 // Hosts that a provider has refused in one second come back over many, also hosts that have
-// failed for some time. Seed 000-5.7-1.
+// failed for some time.
 func TestHostsComeBackApart(t *testing.T) {
 	for _, failures := range []int{0, 5} {
 		var first, last time.Duration
@@ -157,7 +157,7 @@ func TestHostsComeBackApart(t *testing.T) {
 			}
 			first, last = min(first, c.notBefore), max(last, c.notBefore)
 		}
-		if first < time.Second || last-first < 6*time.Second {
+		if first < time.Second || last-first < 6*time.Second { // seed 000-5.7-1
 			t.Errorf("after %d failures, 20 hosts come back between %v and %v", failures, first, last)
 		}
 	}

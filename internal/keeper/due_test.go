@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// Seeds 000-5.5-1 and 000-13-1.
 func TestRenewalMS(t *testing.T) {
 	for _, c := range []struct{ created, expired, want int64 }{
 		{0, 600_000, 540_000},
@@ -16,7 +15,7 @@ func TestRenewalMS(t *testing.T) {
 		{0, 15, 13}, // rounded down: rather early than late
 		{0, 1, 0},   // too short to have nine tenths
 	} {
-		if got := renewalMS(c.created, c.expired); got != c.want {
+		if got := renewalMS(c.created, c.expired); got != c.want { // seeds 000-5.5-1 and 000-13-1
 			t.Errorf("a lease from %d to %d is renewed at %d, want %d", c.created, c.expired, got, c.want)
 		}
 	}
@@ -50,13 +49,12 @@ func TestCovers(t *testing.T) {
 
 // TestBackoff is the table of seed 000, section 5.7, and the bounds of the
 // jitter, which never lifts a wait above the largest interval.
-// Seed 000-5.7-1.
 func TestBackoff(t *testing.T) {
 	table := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}
 	for i, seconds := range table {
 		failures, want := i+1, seconds*time.Second
 		t.Run(fmt.Sprintf("%d failures", failures), func(t *testing.T) {
-			if got := backoff(failures, time.Second, time.Minute, 0); got != want {
+			if got := backoff(failures, time.Second, time.Minute, 0); got != want { // seed 000-5.7-1
 				t.Errorf("%v, want %v", got, want)
 			}
 			sign := time.Duration(1)

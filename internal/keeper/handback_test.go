@@ -27,7 +27,6 @@ func (r *rig) wantReleased(want ...int64) {
 // TestReplacedLeaseIsHandedBackAtOnce follows one lease through its whole life,
 // under traffic: it ends with the acquire that replaces it, not a tenth of a
 // term later, in which hosts that started together would need two slots each.
-// Seeds 000-4.4-2 and 000-A.1-1.
 func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -41,14 +40,14 @@ func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 		r.wantReleased()
 		r.until(replaced + time.Second)
 		stop()
-		r.wantHeld(1)
+		r.wantHeld(1) // seed 000-A.1-1
 		if got := r.machineID(r.stretch(0).last); got != 1 {
 			t.Errorf("after the replacement, machine ID %d is used", got)
 		}
 		r.wantKinds("regular")
 
 		released := r.remote.of(providertest.OpRelease)
-		if len(released) != 1 || !near(released[0].at, replaced) || released[0].err != nil {
+		if len(released) != 1 || !near(released[0].at, replaced) || released[0].err != nil { // seed 000-4.4-2
 			t.Fatalf("releases: %+v", released)
 		}
 		back := released[0].back
@@ -67,7 +66,6 @@ func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 
 // TestPartlyReplacedLeasesAreUsedToTheirEnd: where the pool has not enough for
 // the whole throughput, a host has more than it would have left.
-// Seed 000-5.9-1.
 func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.IDs.End = 512, 3 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -76,7 +74,7 @@ func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
 		r.wantHeld(0, 1, 2)
 		r.wantReleased()
 		r.until(term + 5*time.Second)
-		r.wantReleased(0, 1)
+		r.wantReleased(0, 1) // seed 000-5.9-1
 		r.until(3 * term)
 		r.wantKinds("regular")
 	})
@@ -109,7 +107,7 @@ func TestHandBackWaitsForAUsableSuccessor(t *testing.T) {
 
 // TestEachLeaseIsHandedBackWhenItIsReplaced: leases that growth brought are of
 // another age than the first ones.
-// Seed 000-5.8-4: after a release the host counts what it has left.
+// After a release the host counts what it has left.
 func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -121,7 +119,7 @@ func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
 		r.wantHeld(1, 2)
 		r.wantReleased(0)
 		r.until(5*time.Minute + renewal - time.Second)
-		r.wantHeld(1, 2)
+		r.wantHeld(1, 2) // seed 000-5.8-4
 		r.until(5*time.Minute + renewal + time.Second)
 		r.wantHeld(2, 3)
 		r.wantReleased(0, 1)

@@ -19,7 +19,6 @@ const (
 
 // The circuit breaks where a lease was kept alive and none is left: regular IDs end, and any IDs
 // may follow them (seed 003, 7.2). Every other failed acquire is just that.
-// Seeds 003-7.2-4 and 003-7.2-5.
 func TestCircuitBreaks(t *testing.T) {
 	for name, c := range map[string]struct {
 		fallback generator.Fallback
@@ -43,12 +42,12 @@ func TestCircuitBreaks(t *testing.T) {
 				t.Errorf("%q is logged %d times, before the lease's end", breaks, n)
 			}
 			failed := len(r.logged(fails))
-			if failed == 0 || r.logged(fails)[0].Level != zapcore.ErrorLevel {
+			if failed == 0 || r.logged(fails)[0].Level != zapcore.ErrorLevel { // seed 003-7.2-5
 				t.Errorf("%q is not logged as an error", fails)
 			}
 			r.until(2 * term)
 			broken, more := len(r.logged(breaks)), len(r.logged(fails))-failed
-			if (broken > 0) != c.want || (more > 0) == c.want {
+			if (broken > 0) != c.want || (more > 0) == c.want { // seed 003-7.2-4
 				t.Errorf("after the lease's end %q is logged %d times, and %q %d times", breaks, broken, fails, more)
 			}
 			for _, line := range r.logged(breaks) {
@@ -69,7 +68,6 @@ func TestCircuitBreaks(t *testing.T) {
 }
 
 // The keep alive begins with the first lease, which the line names, and once only.
-// Seeds 003-7.1-3, 003-7.2-2 and 003-7.2-3.
 func TestKeepAliveBegins(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
@@ -86,14 +84,14 @@ func TestKeepAliveBegins(t *testing.T) {
 		r.remote.heal()
 		r.until(3 * term) // with renewals
 		lines := r.logs.FilterMessage(begins).All()
-		if len(lines) != 1 {
+		if len(lines) != 1 { // seed 003-7.2-2
 			t.Fatalf("%q is logged %d times", begins, len(lines))
 		}
 		first := r.logged("worker id allocated")[0]
-		wantKeepAlive(t, lines[0], first)
+		wantKeepAlive(t, lines[0], first) // seed 003-7.1-3
 		// An adopted lease is kept alive from the start on.
 		r.restart()
-		if stopped := r.logged("keep alive stopped"); len(stopped) != 1 {
+		if stopped := r.logged("keep alive stopped"); len(stopped) != 1 { // seed 003-7.2-3
 			t.Errorf("%d lines tell of the stop", len(stopped))
 		} else {
 			granted := r.logged("worker id allocated")

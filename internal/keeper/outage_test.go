@@ -64,7 +64,6 @@ func TestProviderDownAtStart(t *testing.T) {
 	})
 }
 
-// Seeds 000-5.7-2, 003-2-4, 003-3.2-6 and 003-4.3-4.
 func TestProviderDownAtRenewal(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -74,15 +73,16 @@ func TestProviderDownAtRenewal(t *testing.T) {
 		r.until(15 * time.Minute)
 		r.remote.heal()
 		r.until(17 * time.Minute)
-		r.wantKinds("regular cached regular")
+		r.wantKinds("regular cached regular") // seed 000-5.7-2
 		outage := r.stretch(1)
+		// Seeds 003-2-4, 003-3.2-6 and 003-4.3-4.
 		if first := outage.from; first < term || first > term+100*time.Millisecond {
 			t.Errorf("fallback from %v on, though the lease ends at %v", first, term+travelTime)
 		}
 		if back := r.stretch(2).from; back > 16*time.Minute+time.Second {
 			t.Errorf("regular again at %v", back)
 		}
-		if got := r.machineID(outage.last); got != 0 {
+		if got := r.machineID(outage.last); got != 0 { // seed 000-2.3-1
 			t.Errorf("fallback from machine ID %d, and the last lease was 0", got)
 		}
 		// Six tries fail before the lease's end, five after it.
@@ -92,19 +92,18 @@ func TestProviderDownAtRenewal(t *testing.T) {
 }
 
 // TestBackoffFollowsTheTable is seed 000, section 5.7, end to end.
-// Seed 000-5.7-1.
 func TestBackoffFollowsTheTable(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
 		r.start()
 		r.until(4*time.Minute + 10*time.Second)
+		// Seed 000-5.7-1.
 		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(1, 2, 4, 8, 16, 32, 60, 60, 60); !slices.Equal(got, want) {
 			t.Errorf("tries after %v, want %v", got, want)
 		}
 	})
 }
 
-// Seed 000-5.7-1.
 func TestSuccessResetsBackoff(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
@@ -118,7 +117,7 @@ func TestSuccessResetsBackoff(t *testing.T) {
 		r.acquires(5) // at 0, 1, 3, 7 and 15 s
 		r.remote.fail(unreachable)
 		r.until(renewal + 25*time.Second)
-		if got, want := gaps(r.acquires(9)[5:]), seconds(1, 2, 4); !slices.Equal(got, want) {
+		if got, want := gaps(r.acquires(9)[5:]), seconds(1, 2, 4); !slices.Equal(got, want) { // seed 000-5.7-1
 			t.Errorf("tries after %v, want %v", got, want)
 		}
 	})
@@ -126,7 +125,6 @@ func TestSuccessResetsBackoff(t *testing.T) {
 
 // TestHangingProvider: a caller that asks for an ID does not notice that the provider takes
 // connections and never answers, neither at the start nor later.
-// Seed 000-5.4-2.
 func TestHangingProvider(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(hanging)
@@ -144,11 +142,10 @@ func TestHangingProvider(t *testing.T) {
 		r.until(15 * time.Minute)
 		r.remote.heal()
 		r.until(17 * time.Minute)
-		r.wantKinds("random regular cached regular")
+		r.wantKinds("random regular cached regular") // seed 000-5.4-2
 	})
 }
 
-// Seed 000-10.4-2.
 func TestFullPoolIsTriedAgain(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms.IDs.End = 1 }, func(t *testing.T, r *rig) {
 		other, err := r.remote.inner.Acquire(t.Context(), provider.AcquireRequest{Service: service})
@@ -161,7 +158,7 @@ func TestFullPoolIsTriedAgain(t *testing.T) {
 		}
 		r.remote.takeAway(other[0])
 		r.until(20 * time.Second)
-		r.wantKinds("random regular")
+		r.wantKinds("random regular") // seed 000-10.4-2
 		r.wantResults(ResultRefused, 4)
 		// Nothing was granted, so there is nothing to ask for again.
 		r.wantRequests(r.acquires(5), 5)
@@ -216,7 +213,6 @@ func TestConflictLeadsToANewRequestID(t *testing.T) {
 
 // TestPruneOnlyOnSuccess: two leases end while the provider is away. Both stay
 // until there is something else to live from.
-// Seed 000-5.9-1.
 func TestPruneOnlyOnSuccess(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -224,7 +220,7 @@ func TestPruneOnlyOnSuccess(t *testing.T) {
 		r.until(8 * time.Minute)
 		r.remote.fail(unreachable)
 		r.until(12 * time.Minute)
-		r.wantHeld(0, 1)
+		r.wantHeld(0, 1) // seed 000-5.9-1
 		if n := len(r.store.Load().Held); n != 2 {
 			t.Errorf("%d leases in the store", n)
 		}
@@ -246,7 +242,6 @@ func TestPruneOnlyOnSuccess(t *testing.T) {
 
 // TestLastPrunedBecomesTheCachedLease: of leases with different ends it is the one with the last
 // end, and the others go back.
-// Seed 000-5.9-2.
 func TestLastPrunedBecomesTheCachedLease(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -259,7 +254,7 @@ func TestLastPrunedBecomesTheCachedLease(t *testing.T) {
 		r.restart()
 		r.pass(time.Second)
 		r.wantHeld(2)
-		if cached := r.store.Load().Cached; cached == nil || cached.ID != 1 {
+		if cached := r.store.Load().Cached; cached == nil || cached.ID != 1 { // seed 000-5.9-2
 			t.Errorf("cached is %v", cached)
 		}
 		if released := r.remote.of(providertest.OpRelease); len(released) != 1 || released[0].back.ID != 0 {

@@ -96,14 +96,13 @@ func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
 
 // TestClockOffByLittleIsNoReason to refuse a lease: a lease that begins ahead of the clock is
 // used when the clock has reached it.
-// Seed 001-24.
 func TestClockOffByLittleIsNoReason(t *testing.T) {
 	t.Run("provider ahead", hosted(nil, func(t *testing.T, r *rig) {
 		r.remote.jump(20 * time.Second)
 		r.start()
 		r.traffic(r.setup.startupWait + maxWait)
 		r.until(time.Minute)
-		r.wantKinds("random regular")
+		r.wantKinds("random regular") // seed 001-24
 		if from := r.stretch(1).from; from < 20*time.Second || from > 20*time.Second+100*time.Millisecond {
 			t.Errorf("the lease is used from %v on", from)
 		}
@@ -177,7 +176,6 @@ func leaseOfEarlierLife(s *setup) *lease.Lease {
 
 // TestMismatchIsRefused: the provider has another epoch than the IDs made so
 // far. Nothing of it is used, an operator is told, and fallback goes on.
-// Seeds 000-4.2-3 and 000-5.3-1.
 func TestMismatchIsRefused(t *testing.T) {
 	for name, other := range map[string]snowflake.Timeline{
 		"earlier epoch": otherEpoch(-day),
@@ -204,6 +202,7 @@ func TestMismatchIsRefused(t *testing.T) {
 					t.Errorf("published: %v", leases)
 				}
 				saved := r.store.Load()
+				// Seed 000-4.2-3.
 				if saved.Timeline != snowflake.DefaultTimeline() || len(saved.Held) != 0 || saved.Cached == nil {
 					t.Errorf("the store has %+v", saved)
 				}
@@ -217,7 +216,7 @@ func TestMismatchIsRefused(t *testing.T) {
 					t.Errorf("%d mismatches, %d acquires counted", r.seen.mismatches, r.seen.results(ResultMismatch))
 				}
 				entries := r.logged("epoch mismatch: lease refused")
-				if len(entries) != 4 || entries[0].Level != zap.ErrorLevel {
+				if len(entries) != 4 || entries[0].Level != zap.ErrorLevel { // seed 000-5.3-1
 					t.Fatalf("logged: %v", entries)
 				}
 				if text, _ := entries[0].ContextMap()["error"].(string); !strings.Contains(text, "kazahanad state accept-epoch") {
@@ -235,7 +234,6 @@ func TestMismatchIsRefused(t *testing.T) {
 
 // TestFirstLeaseSetsTheTimeline: until a lease was seen the timeline is a
 // guess. The first one may move it, as long as IDs go on increasing.
-// Seeds 000-5.2-1 and 000-A.4-1.
 func TestFirstLeaseSetsTheTimeline(t *testing.T) {
 	for name, c := range map[string]struct {
 		other    snowflake.Timeline
@@ -283,6 +281,7 @@ func TestFirstLeaseSetsTheTimeline(t *testing.T) {
 				if got := c.other.UnixMS(id); got != r.host.ms() {
 					t.Errorf("on the lease's timeline the ID was made at %d, and it is %d", got, r.host.ms())
 				}
+				// Seeds 000-5.2-1 and 000-A.4-1.
 				if saved.Timeline != c.other || saved.Source != state.SourceLease || len(saved.Held) != 1 {
 					t.Errorf("the store has %+v", saved)
 				}

@@ -76,7 +76,6 @@ func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
 	}
 }
 
-// Seed 000-11.2-1.
 func TestGracefulShutdown(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -85,7 +84,7 @@ func TestGracefulShutdown(t *testing.T) {
 		last, now := r.lastMS(), r.host.ms()
 		r.shutdown()
 		released := r.remote.of(providertest.OpRelease)
-		if len(released) != 4 {
+		if len(released) != 4 { // seed 000-11.2-1
 			t.Fatalf("released: %v", released)
 		}
 		granted := r.acquires(1)[0].leases
@@ -160,7 +159,6 @@ func TestShutdownDuringAnAcquire(t *testing.T) {
 }
 
 // TestReleaseCoversTheLastEmbeddedTimestamp: the clock has gone back since.
-// Seed 000-4.4-3.
 func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -173,7 +171,7 @@ func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
 		if len(released) != 1 || released[0].err != nil || released[0].back.TimestampMS != last {
 			t.Errorf("released: %v, and the last ID embeds %d", released, last)
 		}
-		if record := r.remote.records()[0]; record.End != last+1 {
+		if record := r.remote.records()[0]; record.End != last+1 { // seed 000-4.4-3
 			t.Errorf("the slot is free from %d on", record.End)
 		}
 	})
@@ -218,7 +216,6 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 
 // TestLostLeaseIsDroppedAtOnce, and replaced at once: the rate limit is for
 // keepers that have what they asked for.
-// Seeds 001-22 and 003-2-4.
 func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -226,7 +223,7 @@ func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 		r.expect(generator.Regular)
 		r.remote.takeAway(r.keeper.Status().Held[0])
 		r.until(23 * time.Second) // verified every 11 s
-		r.wantHeld(1)
+		r.wantHeld(1)             // seeds 001-22 and 003-2-4
 		if second := r.acquires(2)[1]; second.at != 22*time.Second+2*travelTime {
 			t.Errorf("replaced at %v", second.at)
 		}

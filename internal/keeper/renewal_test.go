@@ -37,7 +37,6 @@ func (r *rig) wantHeld(want ...int64) {
 	}
 }
 
-// Seeds 000-5.8-1, 000-11.3-1 and 000-B.2-1.
 func TestAsksForFullThroughputAtStart(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -47,22 +46,21 @@ func TestAsksForFullThroughputAtStart(t *testing.T) {
 		}
 		synctest.Wait()
 		asked := r.acquires(1)[0]
-		if asked.at != 0 || asked.ask.ThroughputPerMS != 1024 {
+		if asked.at != 0 || asked.ask.ThroughputPerMS != 1024 { // seed 000-5.8-1
 			t.Errorf("the first acquire is %+v", asked)
 		}
 		if got := asked.ask; got.Service != service || got.Meta["host"] != "alpha" || len(got.RequestID) != 32 {
 			t.Errorf("the request is %+v", got)
 		}
-		r.wantHeld(0, 1, 2, 3)
+		r.wantHeld(0, 1, 2, 3) // seed 000-11.3-1
 		r.wantResults(ResultOK, 1)
 		r.wantLogged("worker id allocated", 4)
-		if _, took := r.ask(10 * 1024); took > 12*time.Millisecond {
+		if _, took := r.ask(10 * 1024); took > 12*time.Millisecond { // seed 000-B.2-1
 			t.Errorf("10 ms worth of IDs took %v", took)
 		}
 	})
 }
 
-// Seeds 000-4.4-2, 000-5.5-1, 003-3.2-6 and 003-4.3-3.
 func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -71,7 +69,7 @@ func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 		r.until(due - 2*time.Millisecond)
 		r.acquires(1)
 		r.until(due + time.Second)
-		if second := r.acquires(2)[1]; !near(second.at, due) {
+		if second := r.acquires(2)[1]; !near(second.at, due) { // seeds 000-4.4-2, 000-5.5-1, 003-3.2-6 and 003-4.3-3
 			t.Errorf("renewed at %v, want %v", second.at, due)
 		} else if second.ask.ThroughputPerMS != 256 {
 			t.Errorf("asked for %d", second.ask.ThroughputPerMS)
@@ -86,7 +84,6 @@ func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 	})
 }
 
-// Seed 000-4.3-1.
 func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -97,7 +94,7 @@ func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
 		r.acquires(2)
 		// At 90% of the first, half of the throughput is going.
 		r.until(renewal + time.Second)
-		if got := r.acquires(3)[2].ask.ThroughputPerMS; got != 256 {
+		if got := r.acquires(3)[2].ask.ThroughputPerMS; got != 256 { // seed 000-4.3-1
 			t.Errorf("asked for %d, want 256", got)
 		}
 	})
@@ -106,7 +103,6 @@ func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
 // TestGrowth: a provider that grants one lease at a time is asked again, for
 // the missing ones, each time the leases are used up, but not at once:
 // it may have a reason. A lease counts for as much as its layout has.
-// Seeds 000-4.3-3, 000-5.8-1 and 000-5.8-4.
 func TestGrowth(t *testing.T) {
 	for bitSeq, asks := range map[int][]int64{8: {1024, 768, 512, 256}, 6: {256, 192, 128, 64}} {
 		onHost(t, func(s *setup) {
@@ -120,14 +116,14 @@ func TestGrowth(t *testing.T) {
 			}
 			calls := r.acquires(len(asks))
 			for i, want := range asks {
-				if got := calls[i].ask.ThroughputPerMS; got != want {
+				if got := calls[i].ask.ThroughputPerMS; got != want { // seeds 000-4.3-3 and 000-5.8-4
 					t.Errorf("acquire %d asks for %d, want %d", i, got, want)
 				}
 				if i > 0 && !near(calls[i].at-calls[i-1].at-2*travelTime, time.Second) {
 					t.Errorf("acquire %d comes %v after the one before", i, calls[i].at-calls[i-1].at)
 				}
 			}
-			r.wantHeld(0, 1, 2, 3)
+			r.wantHeld(0, 1, 2, 3) // seed 000-5.8-1
 			r.wantKinds("regular")
 		})
 	}
@@ -264,7 +260,6 @@ func TestRestartRenewsAtOnceWhenDue(t *testing.T) {
 
 // TestRestartServesFallbackFromExpiredLeases: a lease held when the daemon
 // died is still its own.
-// Seed 000-2.3-1.
 func TestRestartServesFallbackFromExpiredLeases(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -275,7 +270,7 @@ func TestRestartServesFallbackFromExpiredLeases(t *testing.T) {
 		r.until(term + time.Minute)
 		r.restart()
 		synctest.Wait()
-		if id := r.expect(generator.FallbackCachedID); r.machineID(id) != 0 {
+		if id := r.expect(generator.FallbackCachedID); r.machineID(id) != 0 { // seed 000-2.3-1
 			t.Errorf("fallback from machine ID %d", r.machineID(id))
 		}
 		r.traffic(maxWait)

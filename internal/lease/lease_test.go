@@ -19,7 +19,7 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Lease){
-		// Seeds 000-2.2-1, 000-4.2-4 and 000-13-1.
+		// Seeds 000-2.2-1, 000-4.2-3, 000-4.2-4 and 000-13-1.
 		"bitReserve is 0": func(l *Lease) { l.BitReserve = 0 },
 		"bitReserve is 2": func(l *Lease) { l.BitReserve, l.BitSeq = 2, 7 },
 		"must be 63":      func(l *Lease) { l.BitSeq = 9 },
@@ -49,13 +49,12 @@ func TestValidate(t *testing.T) {
 
 // TestAllows is the emit rule: the beginning is part of the interval, the end
 // is not.
-// Seed 003-4.3-4.
 func TestAllows(t *testing.T) {
 	l := valid()
 	for ms, want := range map[int64]bool{
 		l.Created - 1: false, l.Created: true, l.Expired - 1: true, l.Expired: false, l.ReservedUntil: false,
 	} {
-		if l.Allows(ms) != want {
+		if l.Allows(ms) != want { // seed 003-4.3-4
 			t.Errorf("Allows(created%+d) is %v", ms-l.Created, !want)
 		}
 	}
@@ -63,7 +62,6 @@ func TestAllows(t *testing.T) {
 
 // TestSign holds the signatures to values computed elsewhere:
 // printf 7:1800000000000 | openssl dgst -sha256 -hmac s3cret
-// Seeds 000-4.5-2 and 000-7.2-2.
 func TestSign(t *testing.T) {
 	const created, expired = 1_800_000_000_000, 1_800_000_600_000
 	for text, test := range map[string]struct{ got, want string }{
@@ -73,7 +71,7 @@ func TestSign(t *testing.T) {
 		"verify:7:1800000000000":               {SignVerify("s3cret", 7, created), "e5118fea9bd366ee917507f2bc8f6d5a5a5f2232075f4601b65ab7bd0ff4c120"},
 		"extend:7:1800000000000:1800000600000": {SignExtend("s3cret", 7, created, expired), "b322917c9e92346099bf5982fc6246ec9ad238c4ad66c05efaa5512cbf998d8d"},
 	} {
-		if !SameSignature(test.got, test.want) {
+		if !SameSignature(test.got, test.want) { // seeds 000-4.5-2 and 000-7.2-2
 			t.Errorf("%s: signature %s, want %s", text, test.got, test.want)
 		}
 	}
@@ -88,9 +86,8 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// Seed 000-4.5-4.
 func TestStringHidesTheSecret(t *testing.T) {
-	if s := valid().String(); strings.Contains(s, "s3cret") || !strings.Contains(s, "machine ID 7") {
+	if s := valid().String(); strings.Contains(s, "s3cret") || !strings.Contains(s, "machine ID 7") { // seed 000-4.5-4
 		t.Errorf("String is %q", s)
 	}
 }

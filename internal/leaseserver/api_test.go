@@ -18,7 +18,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// Seeds 000-4.1-2, 000-4.5-3 and 000-7.2-3.
 func TestRelease(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.services.Default.IDs = provider.IDRange{Low: 5, End: 6} })
 	sign := func(l lease.Lease) string { return lease.Sign(l.Secret, l.ID, testNow) }
@@ -33,14 +32,14 @@ func TestRelease(t *testing.T) {
 		"in the body":         func(l lease.Lease) reply { return g.send("DELETE", "/lease/5", "", body(l)) },
 		"in the query":        func(l lease.Lease) reply { return g.send("DELETE", "/lease/5"+query(l), "", "") },
 		"in the query and {}": func(l lease.Lease) reply { return g.send("DELETE", "/lease/5"+query(l), "", "{}") },
-		"twice is once": func(l lease.Lease) reply {
+		"twice is once": func(l lease.Lease) reply { // seed 000-7.2-3
 			g.send("DELETE", "/lease/5", "", body(l))
 			return g.send("DELETE", "/lease/5", "", body(l))
 		},
 		"with a wrong service": func(l lease.Lease) reply { return g.send("DELETE", "/lease/5?serviceId=unknown", "", body(l)) },
 	} {
 		l := g.acquire("", "")
-		if r := release(l); r.status != 204 || r.body != "" {
+		if r := release(l); r.status != 204 || r.body != "" { // seed 000-4.1-2
 			t.Errorf("%s: status %d, %q", name, r.status, r.body)
 		}
 		now += 2 // past the timestamp, and within the window
@@ -55,10 +54,11 @@ func TestRelease(t *testing.T) {
 		target, body string
 		code         problem.Code
 	}{
-		"forged":          {"/lease/5", `{"signature":"00","timestamp":` + strconv.FormatInt(testNow, 10) + `}`, problem.BadSignature},
-		"no signature":    {"/lease/5", `{"timestamp":` + strconv.FormatInt(testNow, 10) + `}`, problem.BadSignature},
-		"no timestamp":    {"/lease/5", `{"signature":"00"}`, problem.InvalidRequest},
-		"bad timestamp":   {"/lease/5?timestamp=soon", ``, problem.InvalidRequest},
+		"forged":        {"/lease/5", `{"signature":"00","timestamp":` + strconv.FormatInt(testNow, 10) + `}`, problem.BadSignature},
+		"no signature":  {"/lease/5", `{"timestamp":` + strconv.FormatInt(testNow, 10) + `}`, problem.BadSignature},
+		"no timestamp":  {"/lease/5", `{"signature":"00"}`, problem.InvalidRequest},
+		"bad timestamp": {"/lease/5?timestamp=soon", ``, problem.InvalidRequest},
+		// Seed 000-4.5-3.
 		"too old":         {"/lease/5", fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, lease.Sign(l.Secret, 5, testNow-40_000), testNow-40_000), problem.TimestampSkew},
 		"too far ahead":   {"/lease/5", at(l, now+31_000, ""), problem.TimestampSkew},
 		"its end, unsaid": {"/lease/5", at(l, l.Expired-1, ""), problem.TimestampSkew},
@@ -257,7 +257,6 @@ func TestExtendAnswer(t *testing.T) {
 	}
 }
 
-// Seed 001-8.
 func TestStatsAndMetrics(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.services.Default.IDs = provider.IDRange{Low: 0, End: 10}
@@ -274,6 +273,7 @@ func TestStatsAndMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int64{
+		// Seed 001-8.
 		"using_ids": 6, "unusing_ids": 4, "quarantined_ids": 0, "using_ttl_min": 590, "using_ttl_mid": 590, "using_ttl_max": 600,
 		"client_get_id_success": 3,
 	} {

@@ -415,7 +415,6 @@ func (c *contract) checkExamples(t *testing.T, names []string, holder map[string
 
 // TestContractHasTheRoutes: what the server answers is in the file, and the other
 // way around.
-// Seed 000-7.1-1.
 func TestContractHasTheRoutes(t *testing.T) {
 	c, err := theContract()
 	must.Succeed(t, err)
@@ -430,7 +429,7 @@ func TestContractHasTheRoutes(t *testing.T) {
 		described = append(described, o.String())
 	}
 	slices.Sort(routes)
-	if !slices.Equal(routes, described) {
+	if !slices.Equal(routes, described) { // seed 000-7.1-1
 		t.Errorf("the server has %q\nthe file has %q", routes, described)
 	}
 }

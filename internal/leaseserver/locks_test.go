@@ -430,7 +430,6 @@ func TestWaitersHaveALimit(t *testing.T) {
 
 // TestBodiesAreStrict: a misspelt, unknown or doubled field of a request for a lock or a
 // sequence is refused, by its name, and nothing is done.
-// Seed 002-4-4.
 func TestBodiesAreStrict(t *testing.T) {
 	g := lockRig(t, nil)
 	g.locked("acquire", "k", tokenHost, `{"ttl_ms": 60000}`)
@@ -448,7 +447,7 @@ func TestBodiesAreStrict(t *testing.T) {
 		token := map[bool]string{true: tokenAdmin, false: tokenHost}[strings.HasSuffix(path, "declare")]
 		for body, words := range bodies {
 			r := g.send("POST", "/v1/"+path, token, body)
-			g.want(path+" "+body, r, problem.InvalidRequest)
+			g.want(path+" "+body, r, problem.InvalidRequest) // seed 002-4-4
 			if !strings.Contains(r.problem.Detail, words) {
 				t.Errorf("%s %s: %s", path, body, r.problem.Detail)
 			}

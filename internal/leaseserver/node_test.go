@@ -11,7 +11,6 @@ import (
 )
 
 // A client that was written from the design alone works.
-// Seeds 000-4.1-1, 000-4.1-2, 000-4.2-1 and 000-7.1-1.
 func TestSeedClient(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -28,7 +27,7 @@ func TestSeedClient(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, node, "testdata/seed-client.mjs", "http://"+address).CombinedOutput()
-	if err != nil || strings.TrimSpace(string(out)) != "ok" {
+	if err != nil || strings.TrimSpace(string(out)) != "ok" { // seeds 000-4.1-1, 000-4.1-2, 000-4.2-1 and 000-7.1-1
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -365,7 +365,6 @@ var lapsed = on(nil, func(g *rig, o operation, r request) reply {
 // status and code. Each that is described must have a way to be provoked, and each
 // way an answer that is described; all other answers are held to the file too, here as in
 // every test of this package.
-// Seeds 000-4.2-1, 002-3-5 and 002-4-4.
 func TestContractIsKept(t *testing.T) {
 	c, err := theContract()
 	must.Succeed(t, err)
@@ -395,6 +394,7 @@ func TestContractIsKept(t *testing.T) {
 					continue
 				}
 				t.Run(special, func(t *testing.T) {
+					// Seeds 000-4.2-1, 002-3-5 and 002-4-4.
 					if r := provoke(t, o); r.status != status || r.problem.Code != code {
 						t.Errorf("status %d, %s", r.status, r.body)
 					}

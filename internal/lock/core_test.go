@@ -137,7 +137,6 @@ func TestHeldAtItsEnd(t *testing.T) {
 // that deletes idle keys, restarts, and sometimes forgets. Requests come again at any time, by
 // their own process or another. Those within the memory are carried out once (LS-ACQ-004,
 // LS-RNW-003, LS-REL-003, LS-ACC-04), and older ones are judged like new ones.
-// Seed 002-4-2.
 func TestCoreInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
@@ -187,7 +186,7 @@ func TestCoreInvariants(t *testing.T) {
 			if r.RequestID != "" {
 				done[r.RequestID] = deed{carried, r, l}
 			}
-			switch {
+			switch { // seed 002-4-2
 			case r.Op != Acquire && (before.Status != Active || before.Owner != r.Owner || r.LeaseID != "" && before.LeaseID != r.LeaseID):
 				t.Fatalf("LS-INV-003: %+v was carried out on %+v at %d", r, before, now)
 			case r.Op != Acquire:

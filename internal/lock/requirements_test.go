@@ -170,7 +170,6 @@ var requirements = map[string]string{
 		renew a id=x lease=one = not owned`,
 }
 
-// Seeds 002-3-1, 002-3-2, 002-3-3, 002-3-5 and 004-28.
 func TestRequirements(t *testing.T) {
 	for name, script := range requirements {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +179,7 @@ func TestRequirements(t *testing.T) {
 				if i := strings.LastIndex(line, " ="); i >= 0 {
 					asked, want = line[:i], strings.TrimSpace(line[i+2:])
 				}
-				if got := r.play(strings.Fields(asked)); got != want {
+				if got := r.play(strings.Fields(asked)); got != want { // seeds 002-3-1, 002-3-2, 002-3-3 and 002-3-5
 					t.Fatalf("line %d, %s: it answers %q, want %q", n+1, line, got, want)
 				}
 			}

@@ -15,7 +15,7 @@ import (
 // TestNeverTwoHolders has clients of three hosts want the same locks for minutes,
 // while their ways to the store are cut, slow, or deliver late what they had given
 // up on. A client that believes that it holds a lock is the only one that does.
-// LS-INV-001, and seed 004-49.
+// LS-INV-001.
 func TestNeverTwoHolders(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestNeverTwoHolders(t *testing.T) {
 					all.Go(func() { trouble(ctx, h.link, random) })
 					for j := range 4 {
 						c := &swarmClient{swarm: s, host: h, id: 10*i + j, random: rand.New(rand.NewPCG(seed, uint64(100+10*i+j)))}
-						all.Go(func() { c.run(ctx) })
+						all.Go(func() { c.run(ctx) }) // seed 004-49
 					}
 				}
 				all.Wait()

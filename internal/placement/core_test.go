@@ -141,16 +141,16 @@ func others(t *testing.T, mine bool) []string {
 
 // PL-1.1, PL-C1: a resolve decides the placement, and no command is made of a
 // remote one.
-// Seeds 004-33, 004-45 and 004-65.
 func TestResolveDecides(t *testing.T) {
 	d := newDesk(t)
 	other := others(t, false)
 	d.member(other...)
 	r, err := d.resolve()
 	want := Resolution{Key: room, Authority: other[0], Locality: Remote, ObservedMS: d.now.UnixMS}
-	if err != nil || r != want {
+	if err != nil || r != want { // seeds 004-33 and 004-65
 		t.Errorf("resolved to %+v, %v; want %+v", r, err, want)
 	}
+	// Seed 004-45.
 	d.idle() // remote: no commands
 	told := Event{Kind: Resolved, Key: room, Authority: other[0], ObservedMS: d.now.UnixMS}
 	if events := d.core.DrainEvents(); !slices.Equal(events, []Event{told}) { // seed 004-47: a remote one too
@@ -159,14 +159,13 @@ func TestResolveDecides(t *testing.T) {
 }
 
 // PL-1.2: a changed topology counts from then on, also for present actors.
-// Seed 004-18.
 func TestTopologyCounts(t *testing.T) {
 	d := newDesk(t)
 	d.member(others(t, true)...)
 	d.activated()
 	other := others(t, false)
 	d.topology(other...)
-	if r, err := d.resolve(); err != nil || r.Authority != other[0] || r.Locality != Remote {
+	if r, err := d.resolve(); err != nil || r.Authority != other[0] || r.Locality != Remote { // seed 004-18
 		t.Errorf("resolved to %+v, %v", r, err)
 	}
 	c := d.answer(Passivate, Result{Snapshot: []byte("s")})
@@ -198,7 +197,6 @@ func TestTopologyLeavesAlone(t *testing.T) {
 }
 
 // PL-1.3: an unknown kind or key is refused.
-// Seeds 004-44, 004-62 and 004-65.
 func TestNotReadyIsRefused(t *testing.T) {
 	d := newDesk(t)
 	refused := func(state State) {
@@ -206,7 +204,7 @@ func TestNotReadyIsRefused(t *testing.T) {
 		if got := d.core.State(d.now); got != state {
 			t.Errorf("the state is %s, want %s", got, state)
 		}
-		if r, err := d.resolve(); !errors.Is(err, ErrNotReady) {
+		if r, err := d.resolve(); !errors.Is(err, ErrNotReady) { // seeds 004-44, 004-62 and 004-65
 			t.Errorf("resolved to %+v, %v", r, err)
 		}
 		d.idle()
@@ -236,12 +234,12 @@ func TestNotReadyIsRefused(t *testing.T) {
 }
 
 // PL-C1: who only resolves begins nothing.
-// Seeds 004-14 and 004-32.
 func TestClientResolves(t *testing.T) {
 	c := NewCore("", nil)
 	c.Start()
 	c.UpdateTopology([]Host{serving("a:1", 1)}, Moment{})
 	r, o, err := c.Resolve(room, Moment{})
+	// Seeds 004-14 and 004-32.
 	if err != nil || r.Authority != "a:1" || r.Locality != Remote || len(o.Commands) != 0 || c.State(Moment{}) != StateClient {
 		t.Errorf("resolved to %+v, %+v, %v", r, o, err)
 	}
@@ -249,34 +247,36 @@ func TestClientResolves(t *testing.T) {
 
 // PL-2.1, PL-C3: an activation is begun, once, and its steps come in the order that
 // is safe.
-// Seeds 004-11, 004-26, 004-28, 004-37, 004-45 and 004-55.
 func TestActivation(t *testing.T) {
 	d := newDesk(t)
 	d.member()
 	d.pending()
-	d.pending() // nothing is begun twice
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	// Seed 004-55.
+	d.pending()                                        // nothing is begun twice
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}}) // seed 004-45
 	d.answer(Load, Result{Found: true, Record: Record{Version: 3, Token: 4, Snapshot: []byte("s")}})
 	reserved := d.answer(Store, Result{}).Record
+	// Seed 004-11.
 	if reserved.Owner != (Member{"me:1", 7}) || reserved.PID != "" || reserved.Version != 4 || reserved.Token != 5 {
 		t.Errorf("reserved is %+v", reserved)
 	}
 	ensure := d.answer(Ensure, Result{PID: "pid"})
+	// Seed 004-28.
 	if ensure.Record.Version != 4 || ensure.Record.Token != 5 || string(ensure.Record.Snapshot) != "s" || ensure.Until != time.Hour+10*time.Second {
 		t.Errorf("asked for is %+v", ensure)
 	}
 	if recorded := d.answer(Store, Result{}).Record; recorded.PID != "pid" || string(recorded.Snapshot) != "s" {
 		t.Errorf("recorded is %+v", recorded)
 	}
-	if len(d.done) != 1 || d.done[0].Err != nil || d.done[0].Resolution.PID != "pid" {
+	if len(d.done) != 1 || d.done[0].Err != nil || d.done[0].Resolution.PID != "pid" { // seed 004-37
 		t.Errorf("done is %+v", d.done)
 	}
+	// Seed 004-26.
 	d.answer(Release, Result{Err: errRefused}) // it expires
 	d.idle()
 }
 
 // PL-2.2: an activated actor is used again, without any I/O.
-// Seed 004-65.
 func TestActivationIsReused(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -285,6 +285,7 @@ func TestActivationIsReused(t *testing.T) {
 		t.Errorf("resolved to %+v", first)
 	}
 	d.now.UnixMS++
+	// Seed 004-65.
 	if again, err := d.resolve(); err != nil || again.PID != "pid" || again.ObservedMS != first.ObservedMS+1 {
 		t.Errorf("resolved to %+v, %v", again, err)
 	}
@@ -292,14 +293,14 @@ func TestActivationIsReused(t *testing.T) {
 }
 
 // PL-3.1: without the lock nothing is done, and the denial is told.
-// Seeds 004-35, 004-58 and 004-65.
 func TestLockDenied(t *testing.T) {
 	d := newDesk(t)
 	d.member()
 	d.pending()
 	d.answer(TryAcquire, Result{Err: errRefused})
-	d.failed(errRefused)
+	d.failed(errRefused) // seed 004-58
 	events := d.core.DrainEvents()
+	// Seeds 004-35 and 004-65.
 	if len(events) < 3 || events[1].Kind != LockDenied || events[1].Reason != errRefused.Error() || events[2].Kind != ActivationFailed {
 		t.Errorf("told is %+v", events)
 	}
@@ -307,13 +308,13 @@ func TestLockDenied(t *testing.T) {
 
 // In a handover another host is at work on the key, or has it: the denial is told with
 // its reason, and no failure.
-// Seeds 004-12, 004-51 and 004-52.
 func TestHandoverIsNoFailure(t *testing.T) {
 	d := newDesk(t)
 	d.member()
 	told := func(reason string) {
 		t.Helper()
 		events := d.core.DrainEvents()
+		// Seeds 004-12, 004-51 and 004-52.
 		if len(events) != 2 || events[1].Kind != LockDenied || !strings.Contains(events[1].Reason, reason) || events[1].Err == nil {
 			t.Errorf("told is %+v", events)
 		}
@@ -334,7 +335,6 @@ func TestHandoverIsNoFailure(t *testing.T) {
 
 // PL-3.5, PL-C6: the lock is given back after any failure at any time, and begun steps are taken
 // back before. The failure is told with its reason.
-// Seeds 004-27 and 004-63.
 func TestWhateverFails(t *testing.T) {
 	ok := map[Op]Result{TryAcquire: {Lease: Lease{"l", 5}}, Load: {Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}},
 		CheckOwner: {Ended: true}, Ensure: {PID: "pid"}}
@@ -369,12 +369,13 @@ func TestWhateverFails(t *testing.T) {
 		for _, op := range test.after {
 			d.answer(op, Result{})
 		}
-		d.failed(test.with)
+		d.failed(test.with) // seed 004-27
 		events := d.core.DrainEvents()
 		last, want := events[len(events)-1], ActivationFailed
 		if test.with == ErrOwned {
 			want = LockDenied
 		}
+		// Seed 004-63.
 		if last.Kind != want || last.Key != room || !strings.Contains(last.Reason, test.with.Error()) || last.ObservedMS != d.now.UnixMS {
 			t.Errorf("told is %+v", events)
 		}
@@ -535,7 +536,6 @@ func TestEnded(t *testing.T) {
 }
 
 // Only idle actors are passivated.
-// Seed 004-19.
 func TestPassivateIdle(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -548,12 +548,11 @@ func TestPassivateIdle(t *testing.T) {
 	d.take(d.core.PassivateIdle(2*time.Second, d.now))
 	d.idle()
 	d.take(d.core.PassivateIdle(time.Second, d.now))
-	d.answer(Passivate, Result{})
+	d.answer(Passivate, Result{}) // seed 004-19
 	d.expect(Remove)
 }
 
 // PL-4.4: each resolve is told, in order, and everything else that happens.
-// Seeds 004-37, 004-47 and 004-63.
 func TestEvents(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -567,10 +566,12 @@ func TestEvents(t *testing.T) {
 		if e.Key != room || e.Authority != "me:1" || e.ObservedMS == 0 {
 			t.Errorf("told is %+v", e)
 		}
+		// Seed 004-63.
 		if e.Kind == Passivated && (e.Reason != errRefused.Error() || e.ObservedMS != d.now.UnixMS || e.Token != 5) {
 			t.Errorf("told is %+v", e)
 		}
 	}
+	// Seeds 004-37 and 004-47.
 	if want := []EventKind{Resolved, Activated, Resolved, Passivated}; !slices.Equal(kinds, want) {
 		t.Errorf("told is %v, want %v", kinds, want)
 	}

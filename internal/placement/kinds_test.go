@@ -12,7 +12,6 @@ func (d *desk) seen(mine, others []string) {
 
 // PL-4.2: a host owns what it has announced and still has a process for, and nothing else; what
 // nobody serves is refused.
-// Seeds 004-13 and 004-15.
 func TestKindsDecide(t *testing.T) {
 	rooms, carts := []string{"room"}, []string{"cart"}
 	for name, c := range map[string]struct{ mine, local, others []string }{
@@ -33,14 +32,14 @@ func TestKindsDecide(t *testing.T) {
 			d.seen(c.mine, c.others)
 			r, err := d.resolve()
 			switch local := c.mine != nil && len(c.local) > 0 && c.local[0] == "room"; {
-			case local && !errors.Is(err, ErrPending):
+			case local && !errors.Is(err, ErrPending): // seed 004-13
 				t.Errorf("resolved to %+v, %v; want this host", r, err)
 			case local:
 			case len(c.others) > 0 && c.others[0] == "room":
 				if err != nil || r.Authority != "you:1" || r.Locality != Remote {
 					t.Errorf("resolved to %+v, %v; want you:1", r, err)
 				}
-			case !errors.Is(err, ErrUnserved):
+			case !errors.Is(err, ErrUnserved): // seed 004-15
 				t.Errorf("resolved to %+v, %v; want ErrUnserved", r, err)
 			}
 			if local := len(d.todo) > 0; local != errors.Is(err, ErrPending) {

@@ -55,7 +55,6 @@ func hosts(n int) (names []string) {
 	return names
 }
 
-// Seed 004-67.
 func TestGoldenVectors(t *testing.T) {
 	v := readVectors(t)
 	if len(v.Scores) < 6 || len(v.Placements) < 20 {
@@ -67,6 +66,7 @@ func TestGoldenVectors(t *testing.T) {
 		}
 	}
 	for _, p := range v.Placements {
+		// Seed 004-67.
 		if got := Rendezvous(slices.Sorted(slices.Values(p.Members)))(Key{p.Kind, p.Identity}); got != p.Authority {
 			t.Errorf("the authority of %s/%s among %v is %s, want %s", p.Kind, p.Identity, p.Members, got, p.Authority)
 		}
@@ -89,14 +89,13 @@ func score(k Key, member string) string {
 }
 
 // PL-C9: the order in which members are named is nothing, and so are their tokens.
-// Seed 004-67.
 func TestAuthorityIsAFunctionOfTheSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}:[0-9]`), 1, 20, rapid.ID).Draw(t, "members")
 		k := Key{"k", rapid.String().Draw(t, "identity")}
 		one := among(names...).Authority(k)
 		other := among(rapid.Permutation(names).Draw(t, "in another order")...).Authority(k)
-		if one != other || !slices.Contains(names, one) {
+		if one != other || !slices.Contains(names, one) { // seed 004-67
 			t.Fatalf("%s and %s", one, other)
 		}
 	})
@@ -195,7 +194,6 @@ func TestDropStopsALatePut(t *testing.T) {
 	})
 }
 
-// Seed 004-62.
 func TestParseKey(t *testing.T) {
 	for text, want := range map[string]Key{"room/42": room, "a/b/c": {"a", "b/c"}, "錠/前": {"錠", "前"}} {
 		got, err := ParseKey(text)
@@ -204,7 +202,7 @@ func TestParseKey(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "room", "/42", "room/", "room/\x00", "room/\xff", string(make([]byte, 400)) + "/1"} {
-		if got, err := ParseKey(text); !errors.Is(err, ErrInvalid) {
+		if got, err := ParseKey(text); !errors.Is(err, ErrInvalid) { // seed 004-62
 			t.Errorf("%q is %+v, %v", text, got, err)
 		}
 	}

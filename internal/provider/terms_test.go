@@ -85,7 +85,7 @@ func TestParseTermsRefuses(t *testing.T) {
 		"ids=5":                           "ids=5",
 		"ids=9-5":                         "ids=9-5",
 		"ids=-1-5":                        "ids=-1-5",
-		"ids=0-8192":                      "has 0-8191",
+		"ids=0-8192":                      "has 0-8191", // seed 000-6.3-1
 		"ids=0-9223372036854775807":       "ids=",
 		"epoch=yesterday":                 "epoch=yesterday",
 		"epoch=2020-01-01T00:00:00.0005Z": "whole milliseconds",
@@ -112,13 +112,12 @@ func TestTermsParamsAreAllKnown(t *testing.T) {
 	}
 }
 
-// Seed 000-4.3-2.
 func TestLeaseCount(t *testing.T) {
 	terms := DefaultTerms()
 	for throughput, want := range map[int64]int{
 		math.MinInt64: 1, 0: 1, 1: 1, 256: 1, 257: 2, 1024: 4, 65536: 256, 65537: 256, math.MaxInt64: 256,
 	} {
-		if got := terms.LeaseCount(throughput); got != want {
+		if got := terms.LeaseCount(throughput); got != want { // seed 000-4.3-2
 			t.Errorf("%d IDs/ms: %d leases, want %d", throughput, got, want)
 		}
 	}
@@ -144,14 +143,13 @@ func TestCheckClock(t *testing.T) {
 	}
 }
 
-// Seed 000-4.5-3.
 func TestCheckTime(t *testing.T) {
 	const now = 1_000_000_000
 	for off, want := range map[int64]error{
 		0: nil, 30_000: nil, -30_000: nil, 30_001: ErrTimestampSkew, -30_001: ErrTimestampSkew,
 		math.MaxInt64 - now: ErrTimestampSkew, math.MinInt64: ErrTimestampSkew,
 	} {
-		if got := (ReleaseRequest{TimestampMS: now + off}).CheckTime(now, now+off+1); got != want {
+		if got := (ReleaseRequest{TimestampMS: now + off}).CheckTime(now, now+off+1); got != want { // seed 000-4.5-3
 			t.Errorf("%d off: %v", off, got)
 		}
 	}

@@ -65,7 +65,6 @@ func refusedAt(seconds ...int) (transcript string) {
 	return transcript
 }
 
-// Seed 001-22.
 func TestVerify(t *testing.T) {
 	unsupported := fmt.Errorf("this server: %w", errors.ErrUnsupported)
 	forgotten := []func(lease.Lease) (lease.Lease, error){fails(provider.ErrNotFound)}
@@ -144,7 +143,7 @@ func TestVerify(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, err := playVerified(t, test.stage, test.ours, test.every, test.edit)
 				got := strings.Join(test.stage.transcript, ", ")
-				if err != nil || got != test.want || gone(r) != test.gone {
+				if err != nil || got != test.want || gone(r) != test.gone { // seed 001-22
 					t.Errorf("the transcript is\n%s, want\n%s\n%+v (%v)", got, test.want, r, err)
 				}
 			})
@@ -155,7 +154,6 @@ func TestVerify(t *testing.T) {
 // A robber who waits as long as RobberyDelay says starts when the robbed program
 // has been killed, however the calls of the robbed holder are spread. Every other
 // time the calls are as slow as they can be, and the robbery follows a good answer.
-// Seed 001-23.
 func TestRobberAndRobbedDoNotOverlap(t *testing.T) {
 	ring.All(t)
 	for seed := range uint64(600) {
@@ -200,7 +198,7 @@ func TestRobberAndRobbedDoNotOverlap(t *testing.T) {
 			}
 			r, err := playVerified(t, s, ours, every, func(c *Config) { c.Timeout = timeout })
 			killed, starts := time.Since(s.began), robbery+RobberyDelay(every, timeout, term)
-			if err != nil || r.Lost == nil || killed >= starts {
+			if err != nil || r.Lost == nil || killed >= starts { // seed 001-23
 				t.Fatalf("seed %d: robbed at %v, killed at %v, and the robber starts at %v: %+v (%v)\n%q", seed, robbery, killed, starts, r, err, s.transcript)
 			}
 		})

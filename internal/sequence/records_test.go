@@ -169,7 +169,6 @@ func TestLostAnswerStaysUnknown(t *testing.T) {
 
 // Where the store fails in a step in which the key starts over, the error says so; no other
 // error does.
-// Seed 003-7.2-9.
 func TestResetThatFails(t *testing.T) {
 	records := &failing{Store: memory.New(nil)}
 	s := sequence.OnRecords(records)
@@ -179,6 +178,7 @@ func TestResetThatFails(t *testing.T) {
 	for call, want := range []bool{false, false, true, false} {
 		records.after = away
 		_, err := s.Next(t.Context(), r)
+		// Seed 003-7.2-9.
 		if !errors.Is(err, away) || errors.Is(err, sequence.ErrReset) != want || sequence.IsAnswer(err) {
 			t.Errorf("call %d: the error is %v, want ErrReset: %v", call, err, want)
 		}
@@ -297,7 +297,6 @@ func TestDeclaredAfterALoss(t *testing.T) {
 
 // The record of a key has a limit, under any calls: they are remembered in the order in which
 // they came, over the maximum and into the largest values.
-// Seed 003-8.5-3.
 func TestSizeOfRecord(t *testing.T) {
 	const key = "seq/t/k"
 	for name, test := range map[string]struct {
@@ -326,7 +325,7 @@ func TestSizeOfRecord(t *testing.T) {
 		}
 		v, err := records.Read(t.Context(), record.Ask{Keys: []string{key}})
 		must.Succeed(t, err)
-		if n := len(v.Records[key].Value); n > test.most {
+		if n := len(v.Records[key].Value); n > test.most { // seed 003-8.5-3
 			t.Errorf("%s: %d calls take %d bytes", name, len(asked), n)
 		}
 		for _, r := range asked[max(0, len(asked)-sequence.MaxReceipts):] {

@@ -55,9 +55,9 @@ func mustInit(t testing.TB, s onRedis) {
 	must.Succeed(t, s.records.Init(ctx))
 }
 
-// Seeds 003-2-3, 003-5-11, 003-6.1-3, 003-8.1-1, 003-8.1-2, 003-8.1-5, 003-8.3-1 and 003-8.4-1.
 func TestRedisConformance(t *testing.T) {
 	server := redistest.New(t)
+	// Seeds 003-2-3, 003-5-11, 003-6.1-3, 003-8.1-1, 003-8.1-2, 003-8.1-5, 003-8.3-1 and 003-8.4-1.
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		cfg := server.Config()
 		var clock atomic.Int64
@@ -73,7 +73,6 @@ func TestRedisConformance(t *testing.T) {
 
 // TestFailoverHandsOutNothingTwice: the replica lacks the last values and a whole key
 // when it becomes the primary. TestDoubt has the rules.
-// Seed 003-8.3-1.
 func TestFailoverHandsOutNothingTwice(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	request := func(key, id string) sequence.Request {
@@ -102,6 +101,7 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 	for _, key := range []string{"a", "lost", "new"} {
 		take(s, request(key, ""), 0)
 	}
+	// Seed 003-8.3-1.
 	take(s, request("a", "known"), 1) // a remembered call may be repeated
 	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "a", Options: sequence.DefaultOptions(), Last: 2}))
 	take(s, request("a", ""), 3)
@@ -113,7 +113,6 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 
 // A sequence takes little room on the server where no request IDs are used, and at most 4 KB
 // with as many as are remembered.
-// Seeds 003-8.4-1 and 003-8.5-3.
 func TestRedisMemory(t *testing.T) {
 	server := redistest.New(t)
 	cfg := server.Config()
@@ -128,11 +127,12 @@ func TestRedisMemory(t *testing.T) {
 			_, err := s.Next(t.Context(), r)
 			must.Succeed(t, err)
 		}
-		n, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:@store/seq/default/"+key))
+		n, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:@store/seq/default/"+key)) // seed 003-8.4-1
 		must.Succeed(t, err)
 		return n
 	}
 	plain := used("orders", 16, sequence.MaxCount, func(int) string { return "" })
+	// Seed 003-8.5-3.
 	if plain > 112 { // 104 where the allocator has steps of 16 bytes
 		t.Errorf("a sequence takes %d bytes", plain)
 	}

@@ -106,7 +106,6 @@ func TestRules(t *testing.T) {
 	named(0, sequence.MaxReceipts+2)
 }
 
-// Seed 003-5-9.
 func TestOptions(t *testing.T) {
 	s := sequence.OnRecords(memory.New(nil))
 	next := func(o sequence.Options) (sequence.Range, error) {
@@ -138,6 +137,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	// The same in other words, and with a Block, which is a host's own matter.
+	// Seed 003-5-9.
 	if got, err := next(with(func(o *sequence.Options) { o.Start, o.StartSet, o.Block = 1, true, 10 })); err != nil || got.First != 2 {
 		t.Errorf("%v (%v), want 2", got, err)
 	}

@@ -52,7 +52,6 @@ func keyed(t testing.TB, secret, service string) Codec {
 }
 
 // TestInspectedVectors: the fields have the same names on the wire, and their bits the same places.
-// Seeds 000-2.1-1 and 000-2.2-3.
 func TestInspectedVectors(t *testing.T) {
 	f := loadVectors(t)
 	if len(f.Inspected) != len(f.Plain) {
@@ -68,7 +67,7 @@ func TestInspectedVectors(t *testing.T) {
 		var got map[string]any
 		must.Succeed(t, json.Unmarshal(raw, &got))
 		got["id"] = strconv.FormatInt(int64(in.ID), 10)
-		if !maps.Equal(got, want) {
+		if !maps.Equal(got, want) { // seeds 000-2.1-1 and 000-2.2-3
 			t.Errorf("%d is %v, want %v", n, got, want)
 		}
 	}
@@ -88,38 +87,37 @@ func checkVectors(t *testing.T, c Codec, vectors []vector) {
 	}
 }
 
-// Seeds 000-8.3-1, 000-8.4-1, 000-8.5-1, 000-A.14-1 and 000-B.3-1.
 func TestGoldenVectors(t *testing.T) {
 	f := loadVectors(t)
 	for _, v := range f.Untransformed {
 		n, _ := strconv.ParseUint(v.ID, 10, 64)
+		// Seed 000-B.3-1.
 		if got := base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, n)); got != v.External {
 			t.Errorf("%d spells %q, want %q", n, got, v.External)
 		}
 	}
-	checkVectors(t, Codec{}, f.Plain)
+	checkVectors(t, Codec{}, f.Plain) // seed 000-8.3-1
 	for _, k := range f.Keyed {
-		checkVectors(t, keyed(t, k.Secret, k.Service), k.Vectors)
+		checkVectors(t, keyed(t, k.Secret, k.Service), k.Vectors) // seeds 000-8.4-1 and 000-A.14-1
 	}
 	for _, r := range f.Rejected {
 		c := Codec{}
 		if r.Secret != nil {
 			c = keyed(t, *r.Secret, "default")
 		}
-		if id, err := c.Decode(r.External); !errors.Is(err, ErrInvalidExternal) {
+		if id, err := c.Decode(r.External); !errors.Is(err, ErrInvalidExternal) { // seed 000-8.5-1
 			t.Errorf("%q (%s) decodes to %d, %v; it must be rejected", r.External, r.Why, id, err)
 		}
 	}
 }
 
-// Seed 000-8.1-1.
 func TestExternalRoundTrip(t *testing.T) {
 	codecs := []Codec{{}, keyed(t, "s3cret", "")}
 	rapid.Check(t, func(t *rapid.T) {
 		id := ID(rapid.Int64Min(0).Draw(t, "id"))
 		for _, c := range codecs {
 			s := c.Encode(id)
-			if back, err := c.Decode(s); err != nil || back != id || len(s) != ExternalLen {
+			if back, err := c.Decode(s); err != nil || back != id || len(s) != ExternalLen { // seed 000-8.1-1
 				t.Fatalf("%d -> %q -> %d, %v", id, s, back, err)
 			}
 			if next := c.Encode(id ^ 1); next[:8] == s[:8] { // the count is hidden
@@ -130,13 +128,12 @@ func TestExternalRoundTrip(t *testing.T) {
 }
 
 // TestOneSpelling: what decodes encodes to itself.
-// Seed 000-8.5-1.
 func TestOneSpelling(t *testing.T) {
 	codecs := []Codec{{}, keyed(t, "s3cret", "")}
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.StringMatching(`[A-Za-z0-9_\-]{10}[A-Za-z0-9_\-+/= \n]`).Draw(t, "s")
 		for _, c := range codecs {
-			if id, err := c.Decode(s); err == nil && c.Encode(id) != s {
+			if id, err := c.Decode(s); err == nil && c.Encode(id) != s { // seed 000-8.5-1
 				t.Fatalf("%q decodes to %d, whose spelling is %q", s, id, c.Encode(id))
 			}
 		}

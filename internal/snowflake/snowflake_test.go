@@ -17,7 +17,6 @@ func drawLayout(t *rapid.T) Layout {
 	return Layout{BitTS: ts, BitID: id, BitSeq: 63 - ts - id}
 }
 
-// Seed 000-2.2-1.
 func TestLayoutValidate(t *testing.T) {
 	for _, tc := range []struct {
 		layout Layout
@@ -34,14 +33,13 @@ func TestLayoutValidate(t *testing.T) {
 		{Layout{41, 0, 22}, false},
 		{Layout{41, 23, -1}, false},
 	} {
-		if err := tc.layout.Validate(); (err == nil) != tc.ok {
+		if err := tc.layout.Validate(); (err == nil) != tc.ok { // seed 000-2.2-1
 			t.Errorf("%v: %v, want ok = %v", tc.layout, err, tc.ok)
 		}
 	}
 }
 
 // TestRoundTrip composes and takes apart IDs of every layout.
-// Seed 000-2.2-2.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		layout := drawLayout(t)
@@ -57,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 			kind = KindFallback
 		}
 		id := tl.ID(ms, low)
-		if tl.UnixMS(id) != ms || tl.Low(id) != low || tl.IsFallback(id) != fallback {
+		if tl.UnixMS(id) != ms || tl.Low(id) != low || tl.IsFallback(id) != fallback { // seed 000-2.2-2
 			t.Fatalf("ID %d: (%d, %d, %v), want (%d, %d, %v)", id, tl.UnixMS(id), tl.Low(id), tl.IsFallback(id), ms, low, fallback)
 		}
 		in, err := Inspect(id, layout, tl.EpochMS, Codec{})
@@ -75,7 +73,6 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // TestOrder: IDs sort as (timestamp, low bits) do.
-// Seed 000-2.1-2.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tl := Timeline{EpochMS: DefaultEpochMS, BitTS: rapid.IntRange(1, 62).Draw(t, "bit_ts")}
@@ -89,7 +86,7 @@ func TestOrder(t *testing.T) {
 			ms2 = ms1
 		}
 		want := ms1 < ms2 || (ms1 == ms2 && low1 < low2)
-		if got := tl.ID(ms1, low1) < tl.ID(ms2, low2); got != want {
+		if got := tl.ID(ms1, low1) < tl.ID(ms2, low2); got != want { // seed 000-2.1-2
 			t.Fatalf("(%d, %d) < (%d, %d): %v, want %v", ms1, low1, ms2, low2, got, want)
 		}
 	})

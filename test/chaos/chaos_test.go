@@ -99,7 +99,6 @@ func (table chaosTable) print(t *testing.T) {
 // kills a lease server under clients that use locks and sequences. Without
 // -chaos.full it is a short scenario of each kind, so that the test itself is
 // kept in order.
-// Seeds 001-25, 003-8.1-1 and 004-2.
 func TestChaos(t *testing.T) {
 	ring.Deep(t)
 	if *chaosMany < 3 || *chaosTerm < time.Second || *chaosUse < time.Second {
@@ -132,7 +131,7 @@ func TestChaos(t *testing.T) {
 			for _, v := range violations {
 				found = append(found, s.name+": "+v)
 			}
-			if len(violations) > 0 {
+			if len(violations) > 0 { // seeds 001-25, 003-8.1-1 and 004-2
 				t.Error("violated: see below the table")
 			}
 		})

@@ -218,7 +218,6 @@ const figuresFile = "figures.txt"
 
 // TestPromisesHold: all invariants hold in every state of the worlds, and there are as many states
 // as the file of figures says.
-// Seeds 002-4-3 and 004-59.
 func TestPromisesHold(t *testing.T) {
 	ring.Deep(t)
 	need(t)
@@ -230,7 +229,7 @@ func TestPromisesHold(t *testing.T) {
 			w := s.world(b, "")
 			w.promises = slices.Concat(w.promises, slices.Sorted(maps.Keys(s.lemmas)))
 			o := check(t, w)
-			if o.broken != "" {
+			if o.broken != "" { // seeds 002-4-3 and 004-59
 				story, err := tell(s.lines, o.steps)
 				t.Fatalf("%s with the faults %v: %s does not hold (%v):\n%s", s.module, w.faults, o.broken, err, strings.Join(story, "\n"))
 			}
@@ -304,7 +303,6 @@ func read(t *testing.T, name string) string {
 }
 
 // TestEachRuleIsNeeded: without any of the rules a promise is broken.
-// Seed 002-4-3.
 func TestEachRuleIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	need(t)
@@ -316,7 +314,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 			}
 			w := s.world(r.bounded, r.name)
 			o := check(t, w)
-			if o.broken == "" {
+			if o.broken == "" { // seed 002-4-3
 				t.Errorf("%s without %q: all promises hold in %d states, so the rule is not needed or the world too small", s.module, r.text, o.states)
 				continue
 			}

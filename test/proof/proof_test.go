@@ -66,7 +66,6 @@ var mustHappen = []string{
 }
 
 // TestNoTwoIDsAreEqual is the proof as a test.
-// Seeds 000-2.1-2, 000-2.3-3, 000-4.4-4 and 000-A.9-1.
 func TestNoTwoIDsAreEqual(t *testing.T) {
 	seeds := *seedsFlag
 	if seeds == 0 && ring.IsDeep(t) {
@@ -80,7 +79,7 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 		for seed := range uint64(seeds) {
 			s := setting{seed: seed, focus: rule(seed % uint64(allRules)), real: real}
 			w := play(t, s)
-			if w.fault != "" {
+			if w.fault != "" { // seeds 000-2.1-2, 000-2.3-3, 000-4.4-4 and 000-A.9-1
 				t.Fatalf("seed %d (memory provider: %v): %s\n%s", seed, real, w.fault, tellStory(t, s))
 			}
 			regular, cached, pairs = regular+w.regular, cached+w.cached, pairs+w.followed.Pairs
@@ -117,14 +116,13 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 
 // TestEachRuleIsNeeded switches off one rule at a time: the simulation must
 // find a duplicate. It prints the table of `make proof`.
-// Seed 000-4.4-4.
 func TestEachRuleIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-58s  %-55s  %-11s  %s\n", "rule switched off", "what happens instead", "first found", "the duplicate")
 	for r := noRule + 1; r < allRules; r++ {
 		seed, fault := firstFault(t, setting{focus: r, off: true})
-		if fault == "" {
+		if fault == "" { // seed 000-4.4-4
 			t.Errorf("with the rule %q switched off, %d worlds went well: either it is not needed, or this simulation is blind to it", r, breachSeeds)
 		}
 		fmt.Fprintf(&table, "%-58s  %-55s  world %-5d  %s\n", r, ruleTexts[r].breach, seed, fault)

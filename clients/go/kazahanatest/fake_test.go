@@ -28,7 +28,6 @@ func client(t *testing.T, f *Fake, opts ...kazahana.Option) *kazahana.Client {
 }
 
 // The same calls give the same answers, in every run.
-// Seeds 000-7.3-1 and 003-2-6.
 func TestDeterministic(t *testing.T) {
 	f := New()
 	c := client(t, f)
@@ -38,6 +37,7 @@ func TestDeterministic(t *testing.T) {
 		t.Fatal(err)
 	}
 	layout := kazahana.DefaultLayout()
+	// Seed 000-7.3-1.
 	if !slices.IsSorted(ids) || !ids[0].Time(layout).Equal(Start) || !ids[255].Time(layout).Equal(Start) || !ids[256].Time(layout).Equal(Start.Add(time.Millisecond)) {
 		t.Errorf("the IDs are %d to %d", ids[0], ids[299])
 	}
@@ -54,7 +54,7 @@ func TestDeterministic(t *testing.T) {
 	}
 	last := ids[299]
 	for i := range 20 {
-		f.SetFallback(i%2 == 0)
+		f.SetFallback(i%2 == 0) // seed 003-2-6
 		id, err := c.NextID(ctx)
 		if err != nil || id <= last {
 			t.Fatalf("%d after %d, %v", id, last, err)

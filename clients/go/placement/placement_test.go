@@ -166,7 +166,6 @@ func expectEnded(t *testing.T, err error, reason string) {
 
 // The first resolve activates, later ones find it; the next activation begins with the
 // snapshot that Close leaves behind.
-// Seed 004-40.
 func TestPlacement(t *testing.T) {
 	_, c := placed(t)
 	s := newStage(t)
@@ -188,7 +187,7 @@ func TestPlacement(t *testing.T) {
 		t.Errorf("%+v, then %+v, %v", first, withPID, err)
 	}
 	mustResolve(t, c, "user", "z")
-	s.expect(`activate room/1/2 v1 ""`, `activate user/z v1 ""`)
+	s.expect(`activate room/1/2 v1 ""`, `activate user/z v1 ""`) // seed 004-40
 	all := r.Activations()
 	if len(all) != 2 || all[0].Identity != "1/2" || all[0].Token != first.Token || all[1].Kind != "user" {
 		t.Errorf("%+v", all)
@@ -399,7 +398,6 @@ func nextEvent(t *testing.T, next func() (Event, error, bool)) Event {
 	return e
 }
 
-// Seed 004-36.
 func TestPlacementEvents(t *testing.T) {
 	d, c := placed(t)
 	s := newStage(t)
@@ -411,6 +409,7 @@ func TestPlacementEvents(t *testing.T) {
 	next, stop := iter.Pull2(events)
 	defer stop()
 	first := mustResolve(t, c, "room", "1")
+	// Seed 004-36.
 	if e := nextEvent(t, next); e != (Event{"activated", "room", "1", "a:1", first.PID, 1, first.Token, "", e.ObservedMS}) || e.ObservedMS < first.ObservedMS-1000 {
 		t.Errorf("%+v", e)
 	}

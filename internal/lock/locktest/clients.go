@@ -31,7 +31,6 @@ const (
 
 // testHistories judges what concurrent clients see (LS-CC-001, LS-ACC-01). In every other round requests and
 // answers are lost, and clients repeat them with the same request ID.
-// Seed 002-4-2.
 func testHistories(s *suite) {
 	seed := rand.Uint64()
 	var stores []lock.Store
@@ -50,7 +49,7 @@ func testHistories(s *suite) {
 		}
 		h.run(through, chaosClient{round: fmt.Sprint(round), short: s.short(), patience: patience, lost: historyLost, pass: pass}, seed+uint64(round))
 		settled()
-		if err := h.Check(); err != nil {
+		if err := h.Check(); err != nil { // seed 002-4-2
 			s.Fatalf("seed %d, round %d: %v", seed, round, err)
 		}
 	}

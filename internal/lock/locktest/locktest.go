@@ -222,14 +222,13 @@ func testOperations(s *suite) {
 func (s *suite) short() int64 { return max(lock.MinTTL, s.backend.MinTTL).Milliseconds() }
 
 // testTerms lets leases end by the store's own judgement.
-// Seeds 002-3-4 and 004-50.
 func testTerms(s *suite) {
 	acquire := s.request(lock.Acquire, alice, s.short())
 	l := s.do(acquire, lock.Active, false)
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		got, err := s.store.Get(s.context(), tenant, key)
 		s.must(err)
-		if got.State == lock.Expired {
+		if got.State == lock.Expired { // seeds 002-3-4 and 004-50
 			l.State = lock.Expired
 			break
 		}
@@ -299,7 +298,6 @@ func testKeys(s *suite) {
 }
 
 // testRestart checks that a backend keeps its answers (LS-INV-002).
-// Seed 002-4-1.
 func testRestart(s *suite) {
 	if s.backend.Restart == nil {
 		s.Skip("the backend promises nothing over a restart")
@@ -322,6 +320,7 @@ func testRestart(s *suite) {
 	s.do(release, lock.Released, false)
 	again()
 	s.do(release, lock.Released, true)
+	// Seed 002-4-1.
 	if got := s.do(s.request(lock.Acquire, bob, long), lock.Active, false); got.Token <= l.Token || !s.backend.Jumps && got.Token != l.Token+1 {
 		s.Errorf("token %d after %d", got.Token, l.Token)
 	}

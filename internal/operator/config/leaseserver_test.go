@@ -61,7 +61,6 @@ func TestLeaseServerPrecedence(t *testing.T) {
 	})
 }
 
-// Seed 000-10.2-1.
 func TestLeaseServerTerms(t *testing.T) {
 	s := mustLoadLeaseServer(t, sourceTexts{file: `
 services:
@@ -73,6 +72,7 @@ services:
 		t.Fatal(got)
 	}
 	o := services["orders"]
+	// Seed 000-10.2-1.
 	if o.Epoch.Format(time.RFC3339) != "2026-02-01T00:00:00Z" || o.BitTS != 42 || o.BitID != 11 || o.BitSeq != 10 || o.Term != 5*time.Minute ||
 		o.Quarantine != 0 || o.Pool != "p" || o.MaxLeases != 7 || o.IDs != "0-9" {
 		t.Errorf("%+v", o)

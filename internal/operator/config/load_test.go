@@ -68,24 +68,24 @@ var (
 	defaultLogging = Logging{LogLevel: "info", LogFormat: LogAuto}
 )
 
-// Seeds 000-3.2-1, 000-5.1-1, 000-5.1-2 and 000-13-1.
 func TestDefaults(t *testing.T) {
 	s := mustLoad(t, sourceTexts{})
 	want := &Serve{
+		// Seed 000-3.2-1.
 		origins: origins{}, Access: defaultAccess, Leases: defaultLeases, Records: defaultRecords, Logging: defaultLogging,
 		Socket: "/run/kazahana/kazahanad.sock", MaxConnections: 16384, MaxInFlight: 8192, MaxWaiting: 1024, DrainTimeout: 5 * time.Second,
 		VerifyInterval: 10 * time.Second, DefaultService: "default", UUIDVersion: 7,
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
 		Service: Service{
-			MaxThroughputPerMS: 256, Fallback: FallbackCachedRandom, SequenceStart: SequenceSpread,
-			StartupWait: 500 * time.Millisecond, MaxBackward: 5 * time.Second,
+			MaxThroughputPerMS: 256, Fallback: FallbackCachedRandom, SequenceStart: SequenceSpread, // seed 000-5.1-1
+			StartupWait: 500 * time.Millisecond, MaxBackward: 5 * time.Second, // seed 000-5.1-2
 			AcquireRetryInterval: time.Second, AcquireRetryMaxInterval: time.Minute,
 			Layout: LayoutDefault, BitTS: 41, DefaultEpoch: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		},
 	}
 	want.services, want.terms = map[string]Service{"default": want.Service}, ServiceTerms{}
-	if !reflect.DeepEqual(s, want) {
+	if !reflect.DeepEqual(s, want) { // seed 000-13-1
 		t.Errorf("got  %+v\nwant %+v", s, want)
 	}
 }
@@ -145,9 +145,9 @@ var precedenceCases = map[string][3]string{
 
 // Each key can be set in the file, in the environment, which outranks it, and by its
 // flag, which outranks both.
-// Seed 003-6.2-1.
 func TestPrecedence(t *testing.T) {
 	ring.WithoutRace(t)
+	// Seed 003-6.2-1.
 	checkPrecedence(t, serveKeys(), precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sourceTexts) any {
 		s := mustLoad(t, src)
 		s.origins, s.Config = nil, ""

@@ -11,12 +11,12 @@ import (
 )
 
 // A daemon and a lease server read the terms of a service alike.
-// Seed 000-6.4-3.
 func TestTermsOfServices(t *testing.T) {
 	const terms = "epoch: 2026-02-01T00:00:00Z, bit_ts: 42, bit_id: 11, bit_seq: 10, term: 5m, quarantine: 0, pool: p, max_leases_per_acquire: 7, ids: 0-9"
 	file := "services:\n  slow: {fallback: none, " + terms + "}\n  js: {layout: js, pool: j}\n  plain: {fallback: none}\n"
 	s := mustLoad(t, sourceTexts{file: file})
 	want := mustLoadLeaseServer(t, sourceTexts{file: "services: {slow: {" + terms + "}, js: {layout: js, pool: j}}\n"}).Terms()
+	// Seed 000-6.4-3.
 	if got := s.Terms(); !reflect.DeepEqual(got, want) || got["slow"].Get("max_leases_per_acquire") != "7" {
 		t.Errorf("the terms are %v, and at a lease server %v", got, want)
 	}

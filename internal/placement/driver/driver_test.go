@@ -149,7 +149,6 @@ func ready() { time.Sleep(2 * DefaultInterval) }
 
 // PL-C8: every command is carried out, and its result comes back, while hosts join,
 // stop and leave.
-// Seeds 004-4, 004-38 and 004-66.
 func TestHostsComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a, b := s.start("a:1"), s.start("b:1")
@@ -163,13 +162,13 @@ func TestHostsComeAndGo(t *testing.T) {
 		s.settled(a, c)
 		for i := range rooms {
 			r, err := s.records.Load(t.Context(), "t", room(i))
-			if err != nil || r.Version < 1 || r.Owner.Authority == "b:1" {
+			if err != nil || r.Version < 1 || r.Owner.Authority == "b:1" { // seeds 004-4 and 004-66
 				t.Errorf("room %d is recorded as %+v, %v", i, r, err)
 			}
 		}
 		a.stop()
 		c.stop()
-		if n := len(must(s.locks.List(t.Context(), "t", "", lock.MaxList))(t)); n != 0 {
+		if n := len(must(s.locks.List(t.Context(), "t", "", lock.MaxList))(t)); n != 0 { // seed 004-38
 			t.Errorf("%d locks are left", n)
 		}
 		for k, live := range s.live {
@@ -191,7 +190,6 @@ func must[T any](v T, err error) func(*testing.T) T {
 }
 
 // Callers wait for one activation together, and leave when their time is up.
-// Seeds 004-38, 004-46 and 004-61.
 func TestWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1")
@@ -199,7 +197,7 @@ func TestWaiting(t *testing.T) {
 		var group sync.WaitGroup
 		for range 100 {
 			group.Go(func() {
-				if r, err := a.Resolve(t.Context(), room(1), time.Second); err != nil || r.Version != 1 {
+				if r, err := a.Resolve(t.Context(), room(1), time.Second); err != nil || r.Version != 1 { // seed 004-46
 					t.Errorf("resolved to %+v, %v", r, err)
 				}
 			})
@@ -210,6 +208,7 @@ func TestWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 		var held *lock.HeldError
+		// Seeds 004-38 and 004-61.
 		if _, err := a.Resolve(t.Context(), room(2), 3*time.Second); !errors.Is(err, placement.ErrPending) || !errors.As(err, &held) {
 			t.Errorf("the error is %v", err)
 		}
@@ -277,19 +276,18 @@ func TestEvents(t *testing.T) {
 }
 
 // A host that only resolves is no member.
-// Seeds 004-14, 004-15 and 004-41.
 func TestClient(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a, c := s.start("a:1"), s.start("client", func(c *Config) { c.Authority = "" })
 		ready()
 		r, err := c.Resolve(t.Context(), room(1), time.Second)
-		if err != nil || r.Authority != "a:1" || r.Locality != placement.Remote {
+		if err != nil || r.Authority != "a:1" || r.Locality != placement.Remote { // seed 004-41
 			t.Errorf("resolved to %+v, %v", r, err)
 		}
 		if _, err := c.Resolve(t.Context(), placement.Key{Kind: "cart", Identity: "1"}, 0); !errors.Is(err, placement.ErrUnserved) { // seed 004-15
 			t.Errorf("what nobody serves: %v", err)
 		}
-		if members := a.Overview().Members; len(members) != 1 {
+		if members := a.Overview().Members; len(members) != 1 { // seed 004-14
 			t.Errorf("members are %v", members)
 		}
 		c.stop()

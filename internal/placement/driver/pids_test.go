@@ -29,7 +29,6 @@ func (r *reads) Load(ctx context.Context, tenant string, k placement.Key) (place
 }
 
 // PL-C11: a remote actor's pid is read once in an interval, and no older than that.
-// Seed 004-24.
 func TestRemotePID(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		counted := &reads{Storage: s.records}
@@ -53,7 +52,7 @@ func TestRemotePID(t *testing.T) {
 		first := must(a.Resolve(t.Context(), key, time.Second))(t)
 		before := counted.n.Load()
 		for range 10 {
-			if r := ask(); r.PID != first.PID || r.Version != first.Version || r.Token != first.Token {
+			if r := ask(); r.PID != first.PID || r.Version != first.Version || r.Token != first.Token { // seed 004-24
 				t.Errorf("it is %+v, want %+v", r, first)
 			}
 		}

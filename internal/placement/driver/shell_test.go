@@ -15,7 +15,6 @@ import (
 )
 
 // An actor that was not resolved for the time is passivated, and comes back.
-// Seed 004-19.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1", func(c *Config) { c.IdleTTL = time.Minute })
@@ -27,7 +26,7 @@ func TestIdle(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := a.Overview().Total; n != 1 {
+		if n := a.Overview().Total; n != 1 { // seed 004-19
 			t.Errorf("%d rooms are left, of which one was in use", n)
 		}
 		s.settled(a)

@@ -321,13 +321,12 @@ func (w *world) settled() {
 
 // TestSimulation: in no world do two processes rely on a key at once, and each
 // world finds its way back in time.
-// Seeds 004-2, 004-4, 004-46 and 004-55.
 func TestSimulation(t *testing.T) {
 	ring.WithoutRace(t)
 	var sum stats
 	for seed := range uint64(*seeds) {
 		w := simulate(t, seed, careless{}, &sum)
-		if w.violated != nil {
+		if w.violated != nil { // seeds 004-2, 004-4, 004-46 and 004-55
 			t.Fatalf("seed %d: %v", seed, w.violated)
 		}
 	}
@@ -338,13 +337,12 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestSimulationWithoutAGuard: without any one of the guards, some world shows the lack.
-// Seed 004-59.
 func TestSimulationWithoutAGuard(t *testing.T) {
 	ring.WithoutRace(t)
 	const most = 4000 // worlds to look at
 	for name, without := range map[string]careless{
 		"the old owner's membership has ended":     {trusting: true},
-		"a record is replaced by newer ones alone": {overwriting: true},
+		"a record is replaced by newer ones alone": {overwriting: true}, // seed 004-59
 		"a removed record stays removed":           {forgetting: true},
 		"a membership is counted from before":      {optimistic: true},
 		"nothing is begun after the membership":    {late: true},

@@ -14,9 +14,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
-// Seeds 004-29, 004-39 and 004-60.
 func TestConformance(t *testing.T) {
-	storagetest.Run(t, storage.OnRecords(memory.New(nil)), 100)
+	storagetest.Run(t, storage.OnRecords(memory.New(nil)), 100) // seeds 004-29, 004-39 and 004-60
 }
 
 // Each call of an observed storage is told once.

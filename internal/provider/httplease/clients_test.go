@@ -17,7 +17,6 @@ import (
 
 // The counts are of the clients of lease servers and not of the servers, each once: at
 // any server, in however many pools' names, and although servers are started anew.
-// Seed 001-9.
 func TestClientsOfServersAreCounted(t *testing.T) {
 	kept := memory.New(nil)
 	store := func() provider.Provider {
@@ -63,8 +62,8 @@ func TestClientsOfServersAreCounted(t *testing.T) {
 	}
 	acquire()
 	acquire()
-	counted(3)
-	stop(b) // its clients go to the other one
+	counted(3) // seed 001-9
+	stop(b)    // its clients go to the other one
 	acquire()
 	counted(3)
 	stop(a)

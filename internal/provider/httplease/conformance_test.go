@@ -106,10 +106,9 @@ func open(p provider.Provider, services provider.Services, nowMS func() int64) (
 }
 
 // Several servers in front of one memory store.
-// Seeds 000-3.1-1 and 000-11.1-1.
 func TestConformance(t *testing.T) {
 	ring.All(t)
-	providertest.Run(t, func(*testing.T) providertest.Store {
+	providertest.Run(t, func(*testing.T) providertest.Store { // seeds 000-3.1-1 and 000-11.1-1
 		var clock atomic.Int64
 		store := memory.New(clock.Load)
 		return providertest.Store{

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Seeds 000-6.2-2 and 001-11.
 func TestTheLongestFreeIsChosen(t *testing.T) {
 	all := []free{{0, 3, 40}, {0, 1, 0}, {1, 17, 20}, {2, 33, 10}, {0, 2, 0}, {1, 16, 20}, {0, 9, 0}}
 	ids := func(chosen []free) (ids []int64) {
@@ -26,6 +25,7 @@ func TestTheLongestFreeIsChosen(t *testing.T) {
 		{0, 1, []int64{1}}, {2, 1, []int64{2}}, {3, 2, []int64{9, 1}}, {10, 4, []int64{1, 2, 9, 33}},
 		{0, 9, []int64{1, 2, 9, 33, 3}}, // no third block
 	} {
+		// Seeds 000-6.2-2 and 001-11.
 		if got := ids(choose(slices.Clone(all), test.from, test.n)); !slices.Equal(got, test.want) {
 			t.Errorf("from %d, %d: %v, want %v", test.from, test.n, got, test.want)
 		}
@@ -33,13 +33,12 @@ func TestTheLongestFreeIsChosen(t *testing.T) {
 }
 
 // Of IDs that are free equally long, the first one after a random one is granted.
-// Seed 001-16.
 func TestTheChoiceBeginsAtRandom(t *testing.T) {
 	for drawn := range int64(4) {
 		s := newStage(t)
 		p := s.open(within(10, 13))
 		p.cfg.Random = func(n int64) int64 { return drawn % n }
-		if l := s.acquire(p, provider.AcquireRequest{})[0]; l.ID != 10+drawn {
+		if l := s.acquire(p, provider.AcquireRequest{})[0]; l.ID != 10+drawn { // seed 001-16
 			t.Errorf("%d was drawn, and machine ID %d is granted", drawn, l.ID)
 		}
 	}
@@ -47,7 +46,6 @@ func TestTheChoiceBeginsAtRandom(t *testing.T) {
 
 // The blocks that an acquire looks at are neighbours around the ring, and each is looked at as often as the
 // others.
-// Seeds 000-6.2-2 and 001-11.
 func TestBlocksAreNeighbours(t *testing.T) {
 	r := ring{ids: provider.IDRange{Low: 32, End: 32 + 10*16}, bitSeq: 8, shift: 4}
 	low, end := r.blocks()
@@ -57,7 +55,7 @@ func TestBlocksAreNeighbours(t *testing.T) {
 	looked := map[int64]int{}
 	for from := r.ids.Low; from < r.ids.End; from++ {
 		for i, block := range r.pick(from) {
-			if looked[block]++; i == 0 && block != from>>4 {
+			if looked[block]++; i == 0 && block != from>>4 { // seeds 000-6.2-2 and 001-11
 				t.Errorf("from machine ID %d on, block %d is the first", from, block)
 			}
 		}

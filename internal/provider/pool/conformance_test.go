@@ -9,9 +9,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
-// Seed 000-7.3-1.
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(*testing.T) providertest.Store {
+	providertest.Run(t, func(*testing.T) providertest.Store { // seed 000-7.3-1
 		var clock atomic.Int64
 		store := memory.New(clock.Load)
 		return providertest.Store{

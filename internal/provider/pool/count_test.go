@@ -10,7 +10,6 @@ import (
 )
 
 // Two processes count into one pool. What one has counted is written with its next grant.
-// Seed 001-7.
 func TestCounters(t *testing.T) {
 	s := newStage(t)
 	p, q := s.open(within(0, 1)), s.open(within(0, 1))
@@ -42,14 +41,13 @@ func TestCounters(t *testing.T) {
 		"extend_ttl_count": 3, "extend_ttl_success": 1, "extend_ttl_ownership_error": 1, "extend_ttl_expire_warning": 1,
 	}
 	for _, name := range provider.CounterNames {
-		if n, counted := got[name]; !counted || n != want[name] {
+		if n, counted := got[name]; !counted || n != want[name] { // seed 001-7
 			t.Errorf("%s is %d (%v), want %d", name, n, counted, want[name])
 		}
 	}
 }
 
 // A lease server counts its clients, and not itself.
-// Seed 001-9.
 func TestCountersOfOthers(t *testing.T) {
 	s := newStage(t)
 	p := s.open(within(0, 9))
@@ -59,7 +57,7 @@ func TestCountersOfOthers(t *testing.T) {
 		s.acquire(p, provider.AcquireRequest{Client: client})
 		counted, err := p.Counters(t.Context(), "")
 		must.Succeed(t, err)
-		if got, want := counted[provider.CountClients], []int64{0, 1, 1, 2, 3, 3}[i]; got != want {
+		if got, want := counted[provider.CountClients], []int64{0, 1, 1, 2, 3, 3}[i]; got != want { // seed 001-9
 			t.Errorf("after %d acquires %s is %d, want %d", i+1, provider.CountClients, got, want)
 		}
 	}

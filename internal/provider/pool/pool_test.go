@@ -156,7 +156,6 @@ func TestManyLeasesOfOneRequest(t *testing.T) {
 }
 
 // Nothing that is written has the secret of a lease.
-// Seed 000-6.1-1.
 func TestSecretsAreNotRecorded(t *testing.T) {
 	s := newStage(t)
 	p := s.open(within(0, 3))
@@ -168,6 +167,7 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 	secret, err := hex.DecodeString(l.Secret)
 	must.Succeed(t, err)
 	for _, w := range s.wrote {
+		// Seed 000-6.1-1.
 		if bytes.Contains(w.Value, secret) || bytes.Contains(w.Value, []byte(l.Secret)) || strings.Contains(w.Key, l.Secret) {
 			t.Errorf("%s has the secret", w.Key)
 		}
@@ -218,7 +218,6 @@ func (s lateStore) Change(_ context.Context, ask record.Ask, rule record.Rule) (
 }
 
 // A pool's layouts are near its first one. Others are refused by name.
-// Seed 000-4.2-5.
 func TestLayoutsAreNear(t *testing.T) {
 	s := newStage(t)
 	first := provider.DefaultTerms()
@@ -226,6 +225,7 @@ func TestLayoutsAreNear(t *testing.T) {
 	for bitSeq := range 16 {
 		_, err := s.open(first.WithBitSeq(bitSeq)).Acquire(t.Context(), provider.AcquireRequest{})
 		near := 4 <= bitSeq && bitSeq <= 12 // at most 4 apart
+		// Seed 000-4.2-5.
 		if near && err != nil || !near && (!errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), "bit_seq 8")) {
 			t.Errorf("bit_seq %d: %v", bitSeq, err)
 		}

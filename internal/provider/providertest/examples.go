@@ -76,7 +76,6 @@ func testContextEnded(s *suite) {
 	s.must(c.giveBack(l, s.now()))
 }
 
-// Seed 000-6.2-3.
 func testPools(s *suite) {
 	terms := ids(lasting(), 7, 7)
 	other := terms
@@ -87,7 +86,7 @@ func testPools(s *suite) {
 	if a.ID != 7 || b.ID != 7 {
 		s.Errorf("machine IDs are %d and %d, want 7 in both pools", a.ID, b.ID)
 	}
-	c.full()
+	c.full() // seed 000-6.2-3
 	s.must(c.giveBackOf("b", b, s.now()))
 	if full := c.full(); full.Pool != terms.Pool || full.Slots != 1 {
 		s.Errorf("FullError is %+v", full)
@@ -200,7 +199,6 @@ func (s *suite) layouts(t provider.Terms, fineIDs provider.IDRange, coarse int, 
 	return s.openServices(provider.Services{Default: fine, Named: map[string]provider.Terms{"coarse": wide}})
 }
 
-// Seed 000-6.3-1.
 func testHugeLayout(s *suite) {
 	terms := provider.DefaultTerms()
 	terms.Timeline.BitTS, terms.BitID, terms.BitSeq = 33, 30, 0
@@ -223,7 +221,6 @@ func testHugeLayout(s *suite) {
 // testConcurrency has many goroutines on several providers acquire and release in a
 // small space of slots of two layouts. The ledger says at the end whether any two
 // overlapped.
-// Seeds 000-6.2-1 and 001-13.
 func testConcurrency(s *suite) {
 	terms := lasting()
 	terms.Term, terms.Quarantine = 40*time.Millisecond, 10*time.Millisecond
@@ -240,6 +237,7 @@ func testConcurrency(s *suite) {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
 			for range rounds {
 				service := []string{"", "coarse"}[random.IntN(2)]
+				// Seeds 000-6.2-1 and 001-13.
 				leases, err := c.try(provider.AcquireRequest{ThroughputPerMS: random.Int64N(800), Service: service})
 				var full *provider.FullError
 				switch {

@@ -133,8 +133,6 @@ func (m *model) forget(service, request string) {
 
 // testModel runs random operations on a store, by two providers, and compares it with
 // the model.
-// Seeds 000-4.1-1, 000-4.2-5, 000-4.4-1, 000-4.4-4, 000-4.5-2, 000-6.1-1, 000-6.2-3, 000-6.4-1, 000-7.2-2,
-// 000-A.12-1, 001-10 and 001-21.
 func testModel(t *rapid.T, s *suite) {
 	services := modelServices(s.store.SetClock != nil)
 	if s.store.OneLayout {
@@ -148,10 +146,11 @@ func testModel(t *rapid.T, s *suite) {
 	}
 	c := &checker{suite: s, model: &model{}, client: s.openServices(services), other: s.openServices(services)}
 	actions := map[string]func(*rapid.T){
+		// Seeds 000-4.1-1, 000-4.2-5, 000-4.4-1, 000-4.4-4, 000-6.2-3, 000-6.4-1, 000-A.12-1 and 001-10.
 		"acquire": c.acquire,
 		"repeat":  c.repeat,
-		"release": c.release,
-		"list":    c.list,
+		"release": c.release, // seeds 000-4.5-2 and 000-7.2-2
+		"list":    c.list,    // seeds 000-6.1-1 and 001-21
 		"verify":  c.verify,
 		"extend":  c.extend,
 		"locate":  c.locate,

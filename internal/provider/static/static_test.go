@@ -51,10 +51,10 @@ func release(p *Provider, l lease.Lease, at int64) error {
 	return p.Release(context.Background(), providertest.SignedRelease(l, at))
 }
 
-// Seeds 003-2-2, 003-4.1-1 and 003-5-3.
 func TestStaticGrants(t *testing.T) {
 	p, c := open(t, "static:17?term=5m&bit_seq=9&epoch=2025-01-01T00:00:00Z")
 	l := acquire(t, p, provider.AcquireRequest{ThroughputPerMS: 100_000})
+	// Seeds 003-2-2, 003-4.1-1 and 003-5-3.
 	if l.ID != 17 || l.Created != start || l.Term() != 300_000 || l.ReservedUntil != l.Expired+300_000 || l.BitID != 13 || l.BitSeq != 9 {
 		t.Errorf("the lease is %+v", l)
 	}
@@ -174,7 +174,6 @@ func at(index int, name, addr string) HostAddress {
 	return HostAddress{Interface: name, Index: index, Addr: netip.MustParseAddr(addr)}
 }
 
-// Seeds 003-2-2 and 003-4.2-1.
 func TestIPChoosesAddress(t *testing.T) {
 	addresses := host(
 		at(4, "docker0", "172.17.0.1"), at(3, "eth1", "192.168.7.200"), at(2, "eth0", "fe80::1"), at(2, "eth0", "2001:db8::9"),
@@ -194,7 +193,7 @@ func TestIPChoosesAddress(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		if l := acquire(t, p, provider.AcquireRequest{}); l.ID != want {
+		if l := acquire(t, p, provider.AcquireRequest{}); l.ID != want { // seeds 003-2-2 and 003-4.2-1
 			t.Errorf("%s: machine ID %d, want %d", raw, l.ID, want)
 		}
 	}
@@ -205,7 +204,6 @@ func TestIPChoosesAddress(t *testing.T) {
 	}
 }
 
-// Seed 003-4.2-1.
 func TestIPRefuses(t *testing.T) {
 	none := host(at(1, "lo", "127.0.0.1"), at(2, "eth0", "fe80::1"), at(2, "eth0", "169.254.3.4"))
 	some := host(at(2, "eth0", "10.1.2.3"))
@@ -223,7 +221,7 @@ func TestIPRefuses(t *testing.T) {
 		{"ip:?bits=x", some, "bits=x"},
 		{"ip:?ids=1-2", some, `"ids"`},
 		{"ip:eth0", some, "takes no address"},
-	} {
+	} { // seed 003-4.2-1
 		if _, err := FromIPURL(mustParse(t, test.url), nil, test.addresses); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: the error is %v, want %q", test.url, err, test.want)
 		}

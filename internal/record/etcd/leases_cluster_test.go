@@ -132,7 +132,6 @@ func leader(t *testing.T, members []*member) (lead *member) {
 }
 
 // A member that hangs keeps its connections: nothing but time tells.
-// Seed 003-3.2-5.
 func TestLeasesOnAHungServer(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
 	p := mustOpen(t, configOf(m), options{})
@@ -153,7 +152,7 @@ func TestLeasesOnAHungServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		err := call(ctx)
 		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
+		if !errors.Is(err, context.DeadlineExceeded) { // seed 003-3.2-5
 			t.Errorf("%s: %v", name, err)
 		} else if !strings.Contains(err.Error(), m.Client) || !strings.Contains(err.Error(), "answer in time") {
 			t.Errorf("%s: the error does not say what is wrong: %v", name, err)

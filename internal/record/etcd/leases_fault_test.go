@@ -36,7 +36,6 @@ func proxied(t *testing.T, cfg etcdconn.Config) (*proxytest.Proxy, etcdconn.Conf
 }
 
 // The secret of a lease goes to etcd and back at no time.
-// Seed 000-4.5-1.
 func TestSecretIsNotOnTheWire(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	acquireOne(t, mustOpen(t, cfg, options{}))
@@ -66,7 +65,7 @@ func TestSecretIsNotOnTheWire(t *testing.T) {
 	for _, l := range []lease.Lease{l, renewed} {
 		secret, err := hex.DecodeString(l.Secret)
 		must.Succeed(t, err)
-		if proxy.Count(l.Secret)+proxy.Count(string(secret)) > 0 || len(secret) < 16 {
+		if proxy.Count(l.Secret)+proxy.Count(string(secret)) > 0 || len(secret) < 16 { // seed 000-4.5-1
 			t.Errorf("the secret of %v was on the wire", l)
 		}
 	}

@@ -57,7 +57,6 @@ func noneTwice(t testing.TB, all []lease.Lease) {
 
 // 200 acquires at once, from hosts that know nothing of each other and from one lease server, where
 // the pool is large, and where it is used up to the last machine ID.
-// Seed 003-4.4-1.
 func TestStormOfLeases(t *testing.T) {
 	const n = 200
 	for _, test := range []struct {
@@ -89,7 +88,7 @@ func TestStormOfLeases(t *testing.T) {
 			granted, repeated := storm(t, hosts, n)
 			took := time.Since(began)
 			all = append(all, granted...)
-			noneTwice(t, all)
+			noneTwice(t, all) // seed 003-4.4-1
 			if len(all) != n+1 {
 				t.Errorf("%d leases, want %d", len(all), n+1)
 			}

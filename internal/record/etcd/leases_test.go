@@ -97,5 +97,6 @@ func factory(t *testing.T) providertest.Store {
 	}
 }
 
-// Seeds 003-2-2, 003-4.4-1 and 003-4.4-2.
-func TestLeasesConform(t *testing.T) { providertest.Run(t, factory) }
+func TestLeasesConform(t *testing.T) {
+	providertest.Run(t, factory) // seeds 003-2-2, 003-4.4-1 and 003-4.4-2
+}

@@ -121,7 +121,6 @@ func TestLeasesOnABadNetwork(t *testing.T) {
 }
 
 // TestSecretsStayHere: neither the wire nor a table has the secret of a lease.
-// Seed 000-4.5-1.
 func TestSecretsStayHere(t *testing.T) {
 	s := postgrestest.Shared(t)
 	cfg := s.Config()
@@ -158,7 +157,7 @@ func TestSecretsStayHere(t *testing.T) {
 		must.Succeed(t, err)
 		for name, text := range places {
 			for _, form := range []string{l.Secret, string(raw), hex.EncodeToString([]byte(l.Secret))} {
-				if strings.Contains(text, form) {
+				if strings.Contains(text, form) { // seed 000-4.5-1
 					t.Errorf("%s shows the secret of %v", name, l)
 				}
 			}

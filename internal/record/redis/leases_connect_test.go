@@ -148,7 +148,6 @@ func TestTLS(t *testing.T) {
 
 // A server that hangs takes no longer than the caller's deadline, and somewhat longer for a
 // caller that gives up without a deadline.
-// Seed 003-3.2-5.
 func TestHungServer(t *testing.T) {
 	s := redistest.New(t)
 	p := newPool(t, s)
@@ -164,7 +163,7 @@ func TestHungServer(t *testing.T) {
 			time.AfterFunc(time.Second, cancel)
 		}
 		defer cancel()
-		if _, err := p.provider.Acquire(ctx, request); !errors.Is(err, want) {
+		if _, err := p.provider.Acquire(ctx, request); !errors.Is(err, want) { // seed 003-3.2-5
 			t.Errorf("the error is %v, want %v", err, want)
 		}
 	}

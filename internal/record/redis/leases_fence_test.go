@@ -14,7 +14,6 @@ import (
 
 // What follows from a loss, a restart, or both, and when it ends. Terms, the clock and the
 // fence that is set are those of the client that finds it.
-// Seeds 000-11.1-1 and 001-3.
 func TestLeasesAreFenced(t *testing.T) {
 	const minute, hour = 60_000, 3600_000
 	if longest != 20*minute { // which seed 000-11.1-1 names
@@ -36,7 +35,7 @@ func TestLeasesAreFenced(t *testing.T) {
 		"a clock that is behind":         {-1, []string{"restart"}, -hour, hour + longest, whyChanged},
 		"a longer term was granted":      {-1, []string{"long", "restart"}, 0, 3*hour + longest/2, whyChanged},
 		"init after a restart":           {-1, []string{"restart", "init"}, 0, 0, ""},
-		"init after a loss":              {-1, []string{"flush", "init"}, 0, 0, ""},
+		"init after a loss":              {-1, []string{"flush", "init"}, 0, 0, ""}, // seed 001-3
 		"init before any request":        {-1, []string{"unseen restart", "init"}, 0, 0, ""},
 		"restart after init":             {-1, []string{"restart", "init", "restart"}, 0, longest, whyChanged},
 	} {
@@ -82,7 +81,6 @@ func TestLeasesAreFenced(t *testing.T) {
 }
 
 // A replica that lacks the last grant becomes the primary: nothing is granted over it before it has ended.
-// Seeds 001-18 and 001-25.
 func TestLeasesAfterAFailover(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	p := newPool(t, primary)
@@ -107,7 +105,7 @@ func TestLeasesAfterAFailover(t *testing.T) {
 		t.Error("Verify does not tell, once grants are made again, which lease was lost")
 	}
 	for range 4 {
-		if l := p.acquire(other); l.Created < lost.ReservedUntil {
+		if l := p.acquire(other); l.Created < lost.ReservedUntil { // seeds 001-18 and 001-25
 			t.Errorf("%v overlaps %v", l, lost)
 		}
 	}

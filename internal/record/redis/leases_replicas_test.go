@@ -27,7 +27,6 @@ func (p *leasing) unconfirmed(from provider.Provider, request, text string) {
 	}
 }
 
-// Seed 001-18.
 func TestUnconfirmedLeasesAreGivenBack(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	p := newPool(t, primary, minReplicas(1))
@@ -40,7 +39,7 @@ func TestUnconfirmedLeasesAreGivenBack(t *testing.T) {
 	records, err := p.provider.List(p.context(), "")
 	must.Succeed(t, err)
 	for _, rec := range records {
-		if rec.End != rec.Lease.Created || !rec.Released {
+		if rec.End != rec.Lease.Created || !rec.Released { // seed 001-18
 			t.Errorf("the record of a grant that was given back is %+v", rec)
 		}
 	}
@@ -53,12 +52,12 @@ func TestUnconfirmedLeasesAreGivenBack(t *testing.T) {
 
 // Nothing is granted, and earlier grants are given back: a lost release only leaves the machine
 // ID taken for longer.
-// Seed 001-19.
 func TestTooFewReplicasConnected(t *testing.T) {
 	primary, _ := redistest.Pair(t)
 	p := newPool(t, primary, minReplicas(1))
 	l := p.acquire(p.provider)
 	strict := p.on(primary, minReplicas(2))
+	// Seed 001-19.
 	p.unconfirmed(strict, "", "1 are connected, and min_replicas=2 must confirm each write; nothing was done")
 	if longer, err := provider.Extend(p.context(), strict, "", l); !errors.Is(err, redisconn.ErrUnconfirmed) {
 		t.Errorf("extended: %v, %v", longer, err)

@@ -87,8 +87,9 @@ func leasesOn(settable bool) providertest.Factory {
 	}
 }
 
-// Seeds 000-7.2-1 and 003-2-2.
-func TestLeasesConform(t *testing.T) { providertest.Run(t, leasesOn(true)) }
+func TestLeasesConform(t *testing.T) {
+	providertest.Run(t, leasesOn(true)) // seeds 000-7.2-1 and 003-2-2
+}
 
 // By the server's own clock.
 func TestLeasesConformInRealTime(t *testing.T) {

@@ -44,7 +44,6 @@ func monitor(t *testing.T, s *redistest.Server, do func()) string {
 }
 
 // The secret of a lease is neither sent to the server nor kept there.
-// Seed 000-4.5-1.
 func TestSecretIsNotOnTheWire(t *testing.T) {
 	s := redistest.New(t)
 	p := newPool(t, s)
@@ -82,7 +81,7 @@ func TestSecretIsNotOnTheWire(t *testing.T) {
 		must.Succeed(t, err)
 		shown := strings.Trim(fmt.Sprintf("%q", bytes), `"`)
 		for _, form := range []string{secret, strings.ToUpper(secret), string(bytes), shown, monitored(bytes)} {
-			if strings.Contains(text, form) {
+			if strings.Contains(text, form) { // seed 000-4.5-1
 				t.Errorf("the secret is seen as %q", form)
 			}
 		}
@@ -124,7 +123,6 @@ func commands(t *testing.T, s *redistest.Server) (scripts, all int) {
 // A single acquire takes three round trips at most, one of which looks at the server as a whole,
 // once a second. The server's work for it depends neither on the size of the layout nor on how
 // many leases are alive.
-// Seed 003-4.3-1.
 func TestAcquireTakesThreeRoundTrips(t *testing.T) {
 	huge := provider.DefaultTerms()
 	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, testTime-1000
@@ -139,7 +137,7 @@ func TestAcquireTakesThreeRoundTrips(t *testing.T) {
 				scripts, all := commands(t, s)
 				p.acquire(p.provider)
 				scriptsNow, allNow := commands(t, s)
-				if n := scriptsNow - scripts; n > 3 {
+				if n := scriptsNow - scripts; n > 3 { // seed 003-4.3-1
 					t.Fatalf("acquire %d takes %d round trips", i, n)
 				}
 				most = max(most, allNow-all)
@@ -156,7 +154,6 @@ func TestAcquireTakesThreeRoundTrips(t *testing.T) {
 }
 
 // A pool is granted to its last machine ID. redis-cli shows its records in order.
-// Seeds 000-6.1-2 and 001-17.
 func TestNearlyFullPool(t *testing.T) {
 	s := redistest.New(t)
 	p := newPool(t, s, func(o *options) { o.services.Default.IDs = provider.IDRange{Low: 0, End: 640} })
@@ -174,11 +171,12 @@ func TestNearlyFullPool(t *testing.T) {
 	shown := strings.Fields(strings.Trim(s.Do(t, "ZRANGE", p.options.Prefix+"@leases:list", 0, -1), "[]"))
 	blocks := slices.DeleteFunc(slices.Clone(shown), func(key string) bool { return !strings.HasPrefix(key, "block/default/") })
 	for i, key := range blocks {
+		// Seed 001-17.
 		if n, err := strconv.ParseInt(key[strings.LastIndex(key, "/")+1:], 16, 64); err != nil || n != int64(i) {
 			t.Errorf("%s is shown as number %d", key, i)
 		}
 	}
-	if len(blocks) != 640/16 {
+	if len(blocks) != 640/16 { // seed 000-6.1-2
 		t.Errorf("shown are %q", shown)
 	}
 }

@@ -79,7 +79,6 @@ func TestConformance(t *testing.T) {
 
 // A change is not carried out where the stored record differs from what it was decided on, even
 // if its version is the same, as far as the version has half of its bytes: then all is compared.
-// Seeds 000-6.2-1 and 001-13.
 func TestCommitComparesRecords(t *testing.T) {
 	server := redistest.New(t)
 	r := newRig(t, server)
@@ -104,6 +103,7 @@ func TestCommitComparesRecords(t *testing.T) {
 		must.Succeed(t, c.look(testContext(t)))
 		set(other)
 		_, got, _ := c.Commit(testContext(t), []record.Write{{Key: "k", Value: []byte("decided on what was seen")}})
+		// Seeds 000-6.2-1 and 001-13.
 		if now := raw.Get(testContext(t), stored).Val(); got == turns.Done || now != other {
 			t.Errorf("where %q became %s, the change was carried out", seen, what)
 		}

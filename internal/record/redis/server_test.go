@@ -9,13 +9,12 @@ import (
 )
 
 // A server before Redis 7, and one that cannot be relied on, are refused.
-// Seed 001-15.
 func TestServersThatAreRefused(t *testing.T) {
 	const good = "# Server\r\nredis_version:7.0.0\r\nrun_id:one\r\n# Replication\r\nmaster_replid:1\r\nmaster_replid2:2\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n"
 	for name, c := range map[string]struct{ old, new, says string }{
 		"good":             {"", "", ""},
 		"later":            {"7.0.0", "12.1.0", ""},
-		"before Redis 7":   {"7.0.0", "6.2.14", "its version is 6.2.14, and must be 7.0 or later"},
+		"before Redis 7":   {"7.0.0", "6.2.14", "its version is 6.2.14, and must be 7.0 or later"}, // seed 001-15
 		"no version":       {"redis_version", "other_version", "its version is , and must be"},
 		"keys are evicted": {"noeviction", "allkeys-lru", "maxmemory-policy is allkeys-lru"},
 		"no run ID":        {"run_id", "other_id", "run_id"},

@@ -104,7 +104,6 @@ func TestOneRoundTrip(t *testing.T) {
 
 // A call of a sequence takes one script: a value under a request ID, a batch, which here saves
 // four fifths of the scripts, and one that starts the key over and its life anew.
-// Seeds 003-8.3-1, 003-8.3-3 and 003-8.5-2.
 func TestSequenceInOneRoundTrip(t *testing.T) {
 	server := redistest.New(t)
 	s := mustOpen(t, server.Config())
@@ -118,7 +117,7 @@ func TestSequenceInOneRoundTrip(t *testing.T) {
 		scripts int // for 100 values
 	}{
 		"single":      {sequence.DefaultOptions(), 1, 100},
-		"batches":     {sequence.DefaultOptions(), 5, 20},
+		"batches":     {sequence.DefaultOptions(), 5, 20}, // seed 003-8.5-2
 		"starts over": {startsOver, 5, 20},
 	} {
 		take := func(call int) {
@@ -139,9 +138,11 @@ func TestSequenceInOneRoundTrip(t *testing.T) {
 			take(call + 1)
 		}
 		stats := server.Do(t, "INFO", "commandstats")
+		// Seed 003-8.3-1.
 		if want := fmt.Sprintf("cmdstat_evalsha:calls=%d,", c.scripts); !strings.Contains(stats, want) || strings.Contains(stats, "cmdstat_eval:") {
 			t.Errorf("%s: 100 values took %s, want %s", key, stats, want)
 		}
+		// Seed 003-8.3-3.
 		if end := server.Do(t, "PEXPIRETIME", s.recordKey("seq/t/"+key)); (c.options.TTL == 0) != (end == "-1") || end == "-2" {
 			t.Errorf("%s: the key expires at %s", key, end)
 		}
@@ -150,7 +151,6 @@ func TestSequenceInOneRoundTrip(t *testing.T) {
 
 // Terms end by the server's clock. A record of which nothing is left to do then, Redis
 // deletes by itself, once it is due and not before; others have an entry.
-// Seed 003-8.1-5.
 func TestServersClock(t *testing.T) {
 	server := redistest.New(t)
 	cfg := server.Config()
@@ -178,7 +178,7 @@ func TestServersClock(t *testing.T) {
 		case "forever":
 			want = [2]string{"-1", "<nil>"}
 		}
-		if expires, due := times(name); expires != want[0] || due != want[1] {
+		if expires, due := times(name); expires != want[0] || due != want[1] { // seed 003-8.1-5
 			t.Errorf("%s expires at %s and is due at %s, want %v", name, expires, due, want)
 		}
 		w.TermMS, w.KeepMS = 0, 0
@@ -212,7 +212,6 @@ func serverTime(t *testing.T, server *redistest.Server) int64 {
 
 // TestPresentTime: a rule that compares times is shown the server's, whatever the process takes
 // for it.
-// Seed 001-14.
 func TestPresentTime(t *testing.T) {
 	server := redistest.Shared(t)
 	s := mustOpen(t, server.Config())
@@ -223,7 +222,7 @@ func TestPresentTime(t *testing.T) {
 		s.ahead.Add(wrong)
 		before := serverTime(t, server)
 		at, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}, Fresh: true}, func(v record.View) ([]record.Write, error) {
-			if after := serverTime(t, server); v.NowMS < before || v.NowMS > after {
+			if after := serverTime(t, server); v.NowMS < before || v.NowMS > after { // seed 001-14
 				t.Errorf("%d ms off, a rule is shown %d, and the server's time is %d to %d", wrong, v.NowMS, before, after)
 			}
 			return []record.Write{{Key: "k", Value: []byte("2")}}, nil

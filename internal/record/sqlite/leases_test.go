@@ -70,10 +70,9 @@ func isHeld(t *testing.T, p *leases, l lease.Lease) bool {
 	return len(lost) == 0
 }
 
-// Seed 000-7.3-2.
 func TestLeasesConform(t *testing.T) {
 	ring.All(t)
-	providertest.Run(t, leaseFiles(t))
+	providertest.Run(t, leaseFiles(t)) // seed 000-7.3-2
 }
 
 // leaseFiles makes stores with files in memory.

@@ -104,8 +104,8 @@ func connect(t testing.TB, urls ...string) storage.Storage {
 	return out
 }
 
-// Seeds 004-39 and 004-60.
 func TestConformance(t *testing.T) {
+	// Seeds 004-39 and 004-60.
 	storagetest.Run(t, connect(t, listen(t, front(t, storage.OnRecords(recordmemory.New(nil))))), 20)
 }
 

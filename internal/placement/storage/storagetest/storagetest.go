@@ -86,7 +86,6 @@ func same(a, b placement.Record) bool {
 		a.ObservedMS == b.ObservedMS
 }
 
-// Seeds 004-30 and 004-31.
 func testRoundTrip(s *suite) {
 	k := s.key()
 	full := placement.Record{
@@ -94,7 +93,7 @@ func testRoundTrip(s *suite) {
 		Snapshot: bytes.Repeat([]byte{0, 255, '"', '\r', '\n'}, placement.MaxSnapshot/5), ObservedMS: 1<<53 - 1,
 	}
 	s.store(k, full)
-	s.is(k, full)
+	s.is(k, full) // seeds 004-30 and 004-31
 	s.remove(k, full, true)
 	s.is(k, placement.Record{Version: full.Version, Token: full.Token, Snapshot: full.Snapshot, ObservedMS: full.ObservedMS})
 }
