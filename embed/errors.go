@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// Errors without fields, for errors.Is. Those with fields have types of their own, for
+// Errors without fields, for errors.Is. Errors with fields have types of their own, for
 // errors.As. Names are those of the clients.
 var (
 	ErrClosed            = errors.New("embed: the generator is closed")

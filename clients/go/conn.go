@@ -13,7 +13,7 @@ import (
 
 const maxAnswer = 4 << 20 // bytes; 65,536 IDs as decimal strings are 1.4 MB
 
-// errExpired is the error of a call whose time is up.
+// errExpired is the error of a call that is out of time.
 var errExpired = errors.New("no answer in time")
 
 // A conn is one connection to the daemon. It carries one call at a time: the caller writes
@@ -129,7 +129,7 @@ func (c *conn) pass(kind int64) {
 	}
 }
 
-// ended is the error of a call whose connection fails.
+// ended is the error of a call that lost its connection.
 func ended(err error) error {
 	if err == nil {
 		return nil

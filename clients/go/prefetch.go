@@ -68,7 +68,7 @@ func (p *prefetcher) take() (ID, bool) {
 }
 
 // wait returns an ID that is not at hand yet. Each caller has its own time: after a fetch that
-// failed, one of those that waited for it begins another.
+// failed, one of the callers that waited for it begins another.
 func (p *prefetcher) wait(ctx context.Context, timeout time.Duration) (ID, error) {
 	a := newAttempts(ctx, timeout, "NextID")
 	for {

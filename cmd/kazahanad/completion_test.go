@@ -10,7 +10,7 @@ import (
 )
 
 // What the scripts ask the program for: the words of a command line, of which the last is begun.
-// The shell chooses among what is offered, or among files.
+// The shell chooses among the offered words, or among files.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	const file = ""

@@ -103,7 +103,7 @@ func (x *examination) load(env []string) {
 	}
 }
 
-// again has root's doctor run once more as the daemon's user, whose rights decide.
+// again has root's doctor run once more as the daemon's user: the rights of that user decide.
 func (x *examination) again(env []string) (code int, err error) {
 	cmd, err := x.who.Again(x.system.ctx, x.system.args, env)
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // A watchdog of systemd's for kazahanad is CMD's, under run and under lock. One for another process
-// stays as it is. Sockets of a socket unit would be nobody's: neither takes them.
+// stays as it is. Sockets of a socket unit would be of no use: neither takes them.
 func TestWatchdogOfSystemd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

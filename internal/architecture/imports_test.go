@@ -173,7 +173,7 @@ var forbidden = map[string][]string{
 	"internal/sequence":          {"net", "os", "database/sql", "go.uber.org/zap"},
 }
 
-// permitted is all that a room may import from outside: every other package fails, also one that does
+// permitted is all that a room may import from outside: every other package fails, also a package that does
 // not exist yet. The core of placement does no I/O, and what it imports does none either.
 var permitted = map[string][]string{
 	"internal/keyname":   {"crypto/rand", "crypto/sha256", "encoding/base64", "encoding/hex", "fmt", "unicode", "unicode/utf8"},

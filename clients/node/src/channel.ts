@@ -109,7 +109,7 @@ export class Channel {
     if (this.waiters.size === 0) this.sweeper?.unref();
   }
 
-  /** Ends the waits whose time is over, and comes back for the next one. */
+  /** Ends the waits that are out of time, and comes back for the next one. */
   private sweep(now = steadyNow()): void {
     clearTimer(this.sweeper);
     this.sweepAt = Infinity;

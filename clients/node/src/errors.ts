@@ -39,7 +39,7 @@ export class TimestampOverflowError extends KazahanaError.coded('TIMESTAMP_OVERF
 export class UnknownServiceError extends KazahanaError.coded('UNKNOWN_SERVICE') {}
 /** The daemon does not know the method: it is older than this package. */
 export class UnknownMethodError extends KazahanaError.coded('UNKNOWN_METHOD') {}
-/** An argument is wrong; the message says what is allowed. */
+/** An argument is wrong; the message says which values are allowed. */
 export class InvalidParamsError extends KazahanaError.coded('INVALID_PARAMS') {}
 export class InvalidExternalIdError extends KazahanaError.coded('INVALID_EXTERNAL_ID') {}
 /** The daemon does not serve this user. */

@@ -53,7 +53,7 @@ const CHECK = 1 / 3;
 const RETRY = 1 / 10;
 /** How often a lock's end is looked at: a timer stands still while the machine is suspended. */
 const LOOK_MS = 1000;
-/** How long at least, and at most, to try to give back what nobody waits for any more. */
+/** How long at least, and at most, to try to give a lease back for which no caller waits any more. */
 const GIVE_BACK_MS = 1000;
 const MAX_GIVE_BACK_MS = 10_000;
 

@@ -72,7 +72,7 @@ export class Prefetcher {
     this.fetched = asked;
     const prompt = waiting.length;
     const count = Math.min(Math.max(this.count, prompt), MAX_BATCH);
-    const timeout = waiting.reduce((longest, waiter) => Math.max(longest, waiter.timeout), this.maxAge); // an older answer serves nobody else
+    const timeout = waiting.reduce((longest, waiter) => Math.max(longest, waiter.timeout), this.maxAge); // an older answer serves no other caller
     try {
       batch.ids = idsOf<'int'>(list(await this.channel.call(this.request(count, timeout), timeout), count), {});
     } catch (error) {

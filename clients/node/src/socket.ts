@@ -71,5 +71,5 @@ export function unavailable(file: string, reason: NodeJS.ErrnoException): Daemon
   return new DaemonUnavailableError(message, { cause });
 }
 
-/** Reports whether the failure lasts until a person changes something, so that nobody waits for its end. */
+/** Reports whether the failure lasts until a person changes something, so that no caller waits for its end. */
 export const isHopeless = ({ cause }: DaemonUnavailableError) => ['EACCES', 'ENOTSOCK'].includes((cause as NodeJS.ErrnoException | undefined)?.code ?? '');

@@ -400,7 +400,7 @@ def test_no_call_waits_for_another(script: Any) -> None:
         peer.result(msgid, 7)
     for thread in threads:
         thread.join(PATIENCE)
-    assert len(client._idle) == IDLE  # those that are too many are closed
+    assert len(client._idle) == IDLE  # superfluous connections are closed
     client.close()
 
 
@@ -586,7 +586,7 @@ def test_cancelled_task_harms_nobody(script: Any) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await client.next_id() == 2
-            server.peers[0].result(1, 99)  # the answer that nobody waits for
+            server.peers[0].result(1, 99)  # the answer for which no call waits
             assert await client.next_id() == 2
 
     asyncio.run(main())

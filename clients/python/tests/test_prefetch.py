@@ -150,7 +150,7 @@ def test_who_waits_for_a_refill_is_told_that_the_daemon_is_away(connect: Any, sc
     server = script(lambda *_: None)
     client = connect(server.socket, prefetch=10, timeout=0.05)
     plain, loop = getattr(client, "client", client), getattr(client, "loop", None)
-    plain._prefetch.join(loop.create_future() if loop else futures.Future(), loop)  # one that does not end
+    plain._prefetch.join(loop.create_future() if loop else futures.Future(), loop)  # a wait that does not end
     plain._gives_up = INF
     plain._pause(lost("/nowhere/k.sock"), INF, 0)
     for _ in range(2):
@@ -245,7 +245,7 @@ def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
     client.close()
     assert len(failures) == 4
     first, *later = (params[-1]["timeout_ms"] for _, _, params in server.asked)
-    assert first == 3000 and (not later or min(later) < 3000)  # what is left, not as much again
+    assert first == 3000 and (not later or min(later) < 3000)  # the rest, not as much again
 
 
 def test_tasks_that_wait_for_a_refill_end_at_the_deadline(script: Any) -> None:
@@ -363,7 +363,7 @@ def test_a_task_waits_no_longer_than_its_deadline_for_the_refill_of_another(scri
     async def main() -> None:
         async with kazahana.AsyncClient(server.socket, prefetch=10, timeout=0.05) as client:
             loop = asyncio.get_running_loop()
-            client._prefetch.join(loop.create_future(), loop)  # one that does not end
+            client._prefetch.join(loop.create_future(), loop)  # a wait that does not end
             with pytest.raises(kazahana.RequestTimeoutError):
                 await asyncio.wait_for(client.next_id(), 60)
 

@@ -11,7 +11,7 @@
 //     default. A source that sets a list or a map replaces the whole of it.
 //   - Unknown keys and variables, duplicate keys, wrong types, values out of range
 //     and contradictions stop the start. The error names the key, where it was
-//     set, the value, and what is allowed. A value that another source overrides is
+//     set, the value, and the allowed values. A value that another source overrides is
 //     checked too.
 //   - An environment variable that is empty counts as unset. The word none switches off a key
 //     with the default none.

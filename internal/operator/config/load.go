@@ -138,7 +138,7 @@ func (p Process) given(c command, flags []*flag, env *environment, config *pflag
 	}
 	all = append(fromFile, fromEnv...)
 	for i, v := range all {
-		if len(p.Only) > 0 && v.name == "services" { // its other keys are among those that are ignored
+		if len(p.Only) > 0 && v.name == "services" { // its other keys are ignored too
 			if all[i], err = v.withTermsOnly(); err != nil {
 				return nil, file, err
 			}

@@ -69,7 +69,7 @@ func TestTwoFencesAtOnePlace(t *testing.T) {
 }
 
 // An end that moves on at each look, as on etcd where the host's clock is ahead, is logged once a
-// minute. One that jumps, as with a second fence or a longer lease, is logged at once.
+// minute. A jump, as with a second fence or a longer lease, is logged at once.
 func TestAnEndThatMovesIsLoggedOnceAMinute(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	var now, until int64 = 1_000_000, 0

@@ -182,7 +182,7 @@ export class FakePlacement extends Placement {
     return this.host.watch(options);
   }
 
-  /** Passivates what is active, as the daemon does when the identity moves to another host. */
+  /** Passivates the active actors, as the daemon does when the identity moves to another host. */
   passivate(kind: string, identity: string): Promise<void> {
     return this.host.passivate(`${kind}/${identity}`);
   }

@@ -162,7 +162,7 @@ def test_no_activation_begins_when_its_answer_would_be_late() -> None:
     actors.finish(work, answer_of(ACTIVATE, None), None)
     _, work = actors.take("link", asked("Passivate", token=2, msgid=4), 107.0)
     assert work is not None
-    work.begin(1000.0)  # what is activated must end, however late
+    work.begin(1000.0)  # an actor that is activated must end, however late
 
 
 def test_workers_begin_nothing_late(script: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

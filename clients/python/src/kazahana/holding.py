@@ -122,7 +122,7 @@ class Holding(AnyHolding, Connection):
 
     def __init__(self, path: str) -> None:
         self._reason: str | None = None  # why the lock is lost
-        self._reading = threading.Lock()  # nobody waits for anything while holding it
+        self._reading = threading.Lock()  # its holder waits for nothing
         super().__init__(path)
 
     async def answer(self, call: Call[Any], deadline: float) -> Any:

@@ -134,7 +134,7 @@ class _Wanted(Generic[H]):
             state = lock_state(await holding.answer(self._acquire(), deadline))
             await holding.watch(self._call("Lock.Watch", lease_id=state.lease_id), deadline)
         except BaseException as error:
-            holding.end()  # which gives back what was granted
+            holding.end()  # which gives the lease back
             # The connection may have broken before the lock was watched: ask again, with a new request.
             if isinstance(error, (LockLostError, LockExpiredError, RequestIDReusedError)):
                 # A new ID is not in use: to hear that it is would say no more the next time.

@@ -34,7 +34,7 @@ class Prefetch:
         fork.track(self)
 
     def _after_fork(self) -> None:
-        self._swap = threading.Lock()  # of batch; nobody waits for anything while holding it
+        self._swap = threading.Lock()  # of batch; its holder waits for nothing
         self.refills: dict[Any, Any] = {}  # the future of the refill under way, by event loop; None for threads
         self.drop()
 

@@ -75,7 +75,7 @@ function showHolders(from, last, answer) {
   tellDetail(parts);
 }
 
-/** What is known of a holder, in a line. */
+/** A holder's metadata, in a line. */
 function describe(h) {
   const who = [bold(h.host || 'a host without a name'), `${h.pid ? `, process ${h.pid}` : ''}, service ${h.service || 'default'}`];
   switch (h.state) {
@@ -279,7 +279,7 @@ the('token-form').addEventListener('submit', (event) => {
   asking.wake();
 });
 
-/** Asks for a token where that is what is missing. @param {Refused} refusal */
+/** Asks for a token where it is missing. @param {Refused} refusal */
 function refused(refusal) {
   if (refusal.status !== 401 && refusal.status !== 403) return false;
   the('main').hidden = true;

@@ -78,7 +78,7 @@ class Link:
     def __init__(self, connection: TwoWay) -> None:
         self.path: str = connection.path
         self._connection, self._socket = connection, connection._socket
-        self._mutex = threading.Lock()  # of the three that follow; nobody waits for anything while holding it
+        self._mutex = threading.Lock()  # of the three that follow; its holder waits for nothing
         self._msgid = connection._msgid
         self._waiting: dict[int, _Answer] = {}
         self._error: KazahanaError | None = None

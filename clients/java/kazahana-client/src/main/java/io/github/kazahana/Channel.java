@@ -133,7 +133,7 @@ final class Channel {
         }
     }
 
-    /** Fails a call whose deadline is over. */
+    /** Fails a call after its deadline. */
     void expire(Call call) {
         forget(call);
         call.completeExceptionally(timeoutError(call.timeout));

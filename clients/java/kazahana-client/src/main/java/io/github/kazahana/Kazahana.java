@@ -17,7 +17,7 @@ public interface Kazahana extends NextIdSupplier, AutoCloseable {
     int MAX_BATCH = 65_536;
 
     /**
-     * Returns a builder, whose options all have defaults.
+     * Returns a builder. All of its options have defaults.
      *
      * @return the builder
      */

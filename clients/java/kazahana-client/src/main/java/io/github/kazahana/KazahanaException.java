@@ -231,7 +231,7 @@ public class KazahanaException extends RuntimeException {
     /** The daemon does not know the method: it is older than this client. */
     public static final class UnknownMethodException extends KazahanaException { UnknownMethodException(Info info) { super(info); } }
 
-    /** An argument is wrong; the message says what is allowed. */
+    /** An argument is wrong; the message says which values are allowed. */
     public static final class InvalidParamsException extends KazahanaException { InvalidParamsException(Info info) { super(info); } }
 
     /** The text is no external ID of the service. */

@@ -203,7 +203,7 @@ final class Prefetcher {
         return fetch;
     }
 
-    /** Serves those who wait, and puts the rest of a batch where take finds it. */
+    /** Serves the waiting callers, and puts the rest of a batch where take finds it. */
     private void came(Fetch fetch, Batch found, int begunIn, Throwable error) {
         lock.lock();
         try {
