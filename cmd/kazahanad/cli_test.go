@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -71,9 +72,17 @@ func TestIDFormats(t *testing.T) {
 
 func parseDecimal(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) }
 
+// typed runs a command line in this process, without any environment: one that asks no daemon.
+func typed(t *testing.T, args ...string) testkit.Outcome {
+	t.Helper()
+	var out, err bytes.Buffer
+	nothing := func(string) (string, bool) { return "", false }
+	code := run(&system{ctx: t.Context(), out: &out, err: &err, lookup: nothing, uid: os.Geteuid(), now: time.Now}, args)
+	return testkit.Outcome{Code: code, Stdout: out.String(), Stderr: err.String()}
+}
+
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
 	for _, c := range []struct {
 		args  string
 		words []string
@@ -105,16 +114,15 @@ func TestUsageErrors(t *testing.T) {
 		{"state --json", []string{"show", "accept-epoch"}},
 		{"serve --max-backward 5", []string{"--max-backward", "5s"}},
 	} {
-		s.Kazahanad(strings.Fields(c.args)...).Fails(t, exitUsage, c.words...)
+		typed(t, strings.Fields(c.args)...).Fails(t, exitUsage, c.words...)
 	}
 }
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
 	subcommands := []string{"serve", "id", "inspect", "bounds", "sql", "layout", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
 	for _, args := range []string{"help", "--help"} {
-		help := s.Kazahanad(strings.Fields(args)...).OK(t)
+		help := typed(t, strings.Fields(args)...).OK(t)
 		for _, name := range subcommands {
 			if !strings.Contains(help, name) {
 				t.Errorf("kazahanad %s does not mention %s", args, name)
@@ -122,15 +130,15 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	for _, name := range subcommands {
-		help := s.Kazahanad(append(strings.Fields(name), "--help")...).OK(t)
+		help := typed(t, append(strings.Fields(name), "--help")...).OK(t)
 		if !strings.Contains(help, "Usage: kazahanad "+name) {
 			t.Errorf("the help of %s is %q", name, help)
 		}
 	}
-	if help := s.Kazahanad("help", "state", "show").OK(t); !strings.Contains(help, "Usage: kazahanad state show") {
+	if help := typed(t, "help", "state", "show").OK(t); !strings.Contains(help, "Usage: kazahanad state show") {
 		t.Errorf("help state show prints %q", help)
 	}
-	s.Kazahanad().Fails(t, exitUsage, "a subcommand is missing", "kazahanad --help")
+	typed(t).Fails(t, exitUsage, "a subcommand is missing", "kazahanad --help")
 }
 
 func TestVersion(t *testing.T) {

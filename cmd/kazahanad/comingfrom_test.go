@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ func TestComingFrom(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/coming-from.md")
 	must.Succeed(t, err)
-	s, met := testkit.NewSite(t), map[string]bool{}
+	met := map[string]bool{}
 	for _, row := range comingFromRow.FindAllStringSubmatch(string(page), -1) {
 		name, params, lasts := row[1], row[2], row[3]
 		for system, make := range oldSystems {
@@ -52,7 +53,7 @@ func TestComingFrom(t *testing.T) {
 			}
 			met[system] = true
 			for _, day := range []string{"2026-11-22", "2027-12-31"} {
-				said := s.Kazahanad("layout", "--provider", "redis://h/0?"+params, "--at", day, "--check", oldSample(t, s, make, day)).OK(t)
+				said := typed(t, "layout", "--provider", "redis://h/0?"+params, "--at", day, "--check", oldSample(t, make, day)).OK(t)
 				until := regexp.MustCompile(`time +from \S+ to (\S+)`)
 				if strings.Contains(params, "layout=js") {
 					until = regexp.MustCompile(`below 2\^53 +until (\S+)`)
@@ -80,7 +81,7 @@ func TestComingFromPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/coming-from.md")
 	must.Succeed(t, err)
 	s := testkit.NewSite(t)
-	greatest := katsubushiSample(t, s, 21)
+	greatest := katsubushiSample(t, s.Path("old"), 21)
 	commands := 0
 	for _, m := range docFence.FindAllStringSubmatch(string(page), -1) {
 		for _, part := range strings.Split("\n"+m[3], "\n$ kazahanad ")[1:] {
@@ -120,9 +121,9 @@ func shows(t *testing.T, command, said, want string) {
 	}
 }
 
-// katsubushiSample writes IDs of that many of katsubushi's workers to the file "old", and
+// katsubushiSample writes IDs of that many of katsubushi's workers to the file, and
 // returns the greatest.
-func katsubushiSample(t *testing.T, s *testkit.Site, workers int64) int64 {
+func katsubushiSample(t *testing.T, file string, workers int64) int64 {
 	t.Helper()
 	now, greatest := time.Now().UnixMilli(), int64(0)
 	var lines []string
@@ -132,12 +133,12 @@ func katsubushiSample(t *testing.T, s *testkit.Site, workers int64) int64 {
 			lines, greatest = append(lines, fmt.Sprint(id)), max(greatest, id)
 		}
 	}
-	testkit.WriteFile(t, s.Path("old"), strings.Join(lines, "\n")+"\n")
+	testkit.WriteFile(t, file, strings.Join(lines, "\n")+"\n")
 	return greatest
 }
 
 // oldSample is a file with IDs of the day before, and the last one before the day.
-func oldSample(t *testing.T, s *testkit.Site, id func(ms, low int64) int64, day string) string {
+func oldSample(t *testing.T, id func(ms, low int64) int64, day string) string {
 	t.Helper()
 	at, err := time.Parse(time.DateOnly, day)
 	must.Succeed(t, err)
@@ -146,7 +147,7 @@ func oldSample(t *testing.T, s *testkit.Site, id func(ms, low int64) int64, day 
 	for range 100 {
 		lines = append(lines, fmt.Sprint(id(at.UnixMilli()-1-r.Int64N(86_400_000), r.Int64())))
 	}
-	file := s.Path("old")
+	file := filepath.Join(t.TempDir(), "old")
 	testkit.WriteFile(t, file, strings.Join(lines, "\n")+"\n")
 	return file
 }
@@ -155,10 +156,10 @@ func oldSample(t *testing.T, s *testkit.Site, id func(ms, low int64) int64, day 
 // of machine IDs 16 W to 16 W + 15, and the check says which are free.
 func TestComingFromWhileBothRun(t *testing.T) {
 	t.Parallel()
-	s := testkit.NewSite(t)
-	katsubushiSample(t, s, 21)
+	old := filepath.Join(t.TempDir(), "old")
+	katsubushiSample(t, old, 21)
 	for ids, want := range map[string]string{"": "machine IDs 336-8191", "&ids=336-8191": "machine IDs 336-8191", "&ids=0-15": "machine IDs 2-14"} {
-		said := s.Kazahanad("layout", "--provider", "redis://h/0?epoch=2015-01-01T00:00:00Z"+ids, "--check", s.Path("old")).OK(t)
+		said := typed(t, "layout", "--provider", "redis://h/0?epoch=2015-01-01T00:00:00Z"+ids, "--check", old).OK(t)
 		if !strings.Contains(said, want) {
 			t.Errorf("%q: %s is not in\n%s", ids, want, said)
 		}
@@ -167,11 +168,10 @@ func TestComingFromWhileBothRun(t *testing.T) {
 
 func TestLayoutCheckRefuses(t *testing.T) {
 	t.Parallel()
-	s := testkit.NewSite(t)
+	file := filepath.Join(t.TempDir(), "ids")
 	check := func(text string) testkit.Outcome {
-		file := s.Path("ids")
 		testkit.WriteFile(t, file, text)
-		return s.Kazahanad("layout", "--at", "2026-11-22", "--check", file)
+		return typed(t, "layout", "--at", "2026-11-22", "--check", file)
 	}
 	check("650000000000000000\n").Fails(t, exitFailure, "before 2030-11-29T15:47:56.417Z", "an epoch of 2021-12-24T00:00:00Z or earlier", "2091-08-30")
 	check("1\nx\n").Fails(t, exitFailure, "line 2")
@@ -182,9 +182,9 @@ func TestLayoutCheckRefuses(t *testing.T) {
 	if said := check("\"0x5\",\n12345678901\n").OK(t); !strings.Contains(said, "2, from 5 to 12345678901") {
 		t.Error(said)
 	}
-	s.Kazahanad("layout", "--check", s.Path("nothing")).Fails(t, exitFailure, s.Path("nothing"))
-	s.Kazahanad("layout", "--provider", "redis://h/0", "--bit-ts", "42").Fails(t, exitUsage, "leave out")
-	s.Kazahanad("layout", "--provider", "https://h").Fails(t, exitUsage, "lease server")
-	s.Kazahanad("layout", "--provider", "redis://h/0?layout=json").Fails(t, exitUsage, "json")
-	s.Kazahanad("layout", "--epoch", "2126-01-01T00:00:00Z").Fails(t, exitUsage, "outside")
+	typed(t, "layout", "--check", "/nothing").Fails(t, exitFailure, "/nothing")
+	typed(t, "layout", "--provider", "redis://h/0", "--bit-ts", "42").Fails(t, exitUsage, "leave out")
+	typed(t, "layout", "--provider", "https://h").Fails(t, exitUsage, "lease server")
+	typed(t, "layout", "--provider", "redis://h/0?layout=json").Fails(t, exitUsage, "json")
+	typed(t, "layout", "--epoch", "2126-01-01T00:00:00Z").Fails(t, exitUsage, "outside")
 }

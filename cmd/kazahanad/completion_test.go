@@ -14,8 +14,7 @@ import (
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	const file = ""
-	s := newSite(t)
-	for typed, want := range map[string]string{
+	for begun, want := range map[string]string{
 		"statu":                       "status",
 		"lease-s":                     "lease-server",
 		"state acc":                   "accept-epoch",
@@ -31,7 +30,7 @@ func TestCompletion(t *testing.T) {
 		"lock key --ttl 1m -- onlyhe": file,
 	} {
 		var offered []string
-		for line := range strings.Lines(s.Kazahanad(append([]string{"__complete"}, strings.Fields(typed)...)...).Stdout) {
+		for line := range strings.Lines(typed(t, append([]string{"__complete"}, strings.Fields(begun)...)...).Stdout) {
 			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
 			offered = append(offered, word)
 		}
@@ -40,7 +39,7 @@ func TestCompletion(t *testing.T) {
 			directive = ":0"
 		}
 		if want != file && !slices.Contains(offered, want) || offered[len(offered)-1] != directive {
-			t.Errorf("%q is completed with %q, want %q and %s", typed, offered, want, directive)
+			t.Errorf("%q is completed with %q, want %q and %s", begun, offered, want, directive)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -118,19 +119,19 @@ func TestFenceThatIsEndedMeanwhile(t *testing.T) {
 // What cannot be declared new or fenced says so.
 func TestStoreInitRefuses(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	missing := filepath.Join(t.TempDir(), "no.db")
 	refuses := func(what, store string, code int, want ...string) {
 		t.Helper()
-		s.Kazahanad("store", what, "--config", "none", "--store", store).Fails(t, code, want...)
+		typed(t, "store", what, "--config", "none", "--store", store).Fails(t, code, want...)
 	}
 	for _, what := range []string{"init", "fence"} {
 		refuses(what, "none", exitUsage, "there is no store", "--store")
 		refuses(what, "http://127.0.0.1:1", exitFailure, "http://127.0.0.1:1", "where the lease server keeps it")
-		refuses(what, "sqlite:"+s.Path("no.db"), exitFailure, "no.db", "there is no such file")
+		refuses(what, "sqlite:"+missing, exitFailure, "no.db", "there is no such file")
 	}
 	for _, what := range []string{"init", "fence"} {
 		refuses(what, "memory:", exitFailure, "in the memory of the process")
 		refuses(what, "redis://127.0.0.1:1/0", exitFailure, "refused")
 	}
-	s.Kazahanad("store").Fails(t, exitUsage, "init, fence")
+	typed(t, "store").Fails(t, exitUsage, "init, fence")
 }
