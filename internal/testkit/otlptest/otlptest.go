@@ -3,7 +3,6 @@
 package otlptest
 
 import (
-	"compress/gzip"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -38,7 +37,6 @@ type Collector struct {
 
 	mu    sync.Mutex
 	spans []Span
-	posts []http.Header // of the requests that brought them
 }
 
 // New runs a collector until the test ends.
@@ -56,16 +54,7 @@ func (c *Collector) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%s %s of %s", r.Method, r.URL.Path, r.Header.Get("Content-Type")), http.StatusBadRequest)
 		return
 	}
-	var body io.Reader = r.Body
-	if r.Header.Get("Content-Encoding") == "gzip" {
-		unzipped, err := gzip.NewReader(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		body = unzipped
-	}
-	raw, err := io.ReadAll(body)
+	raw, err := io.ReadAll(r.Body)
 	var message collector.ExportTraceServiceRequest
 	if err == nil {
 		err = proto.Unmarshal(raw, &message)
@@ -74,16 +63,15 @@ func (c *Collector) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	c.take(&message, r.Header)
+	c.take(&message)
 	answer, _ := proto.Marshal(&collector.ExportTraceServiceResponse{})
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	_, _ = w.Write(answer)
 }
 
-func (c *Collector) take(message *collector.ExportTraceServiceRequest, header http.Header) {
+func (c *Collector) take(message *collector.ExportTraceServiceRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.posts = append(c.posts, header)
 	for _, from := range message.GetResourceSpans() {
 		resource := texts(from.GetResource().GetAttributes())
 		for _, scope := range from.GetScopeSpans() {
@@ -120,11 +108,4 @@ func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.spans)
-}
-
-// Requests are the headers of the requests received.
-func (c *Collector) Requests() []http.Header {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.posts)
 }
