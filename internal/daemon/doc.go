@@ -19,8 +19,8 @@
 // wire/plain.go recognises the request, and responder.go passes it to
 // generator/generator.go. That cuts the ID from the run that its queue.go and core.go
 // keep, at the time of clock/believed.go. For the first ID of a millisecond,
-// generator/supply.go finds the leases of a run, snowflake/layout.go places the bits,
-// and state/state.go raises the mark. wire/outbox.go encodes the answer.
+// generator/supply.go opens a run, snowflake/layout.go places the bits, and
+// state/state.go raises the mark. wire/outbox.go encodes the answer.
 //
 // # Guarantees
 //
