@@ -160,8 +160,8 @@ func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 func TestRequestsForLocksLeavePlaces(t *testing.T) {
 	for _, connections := range []int{1, 16} {
 		t.Run(fmt.Sprint(connections), func(t *testing.T) {
-			const inFlight, asks = 64, 8192
-			r, _ := withLocks(t, func(s *setup) { s.MaxInFlight, s.MaxWaiting = inFlight/testShare, 4 })
+			const inFlight, waiting, asks = 8192, 1024, 8192 // as by default
+			r, _ := withLocks(t, func(s *setup) { s.MaxInFlight, s.MaxWaiting = inFlight/testShare, waiting })
 			innocent := r.dialAs(1001)
 			innocent.table("Lock.Acquire", "mine", options{"hold": "connection"})
 			r.dialAs(1000).table("Lock.Acquire", "taken")
@@ -183,7 +183,7 @@ func TestRequestsForLocksLeavePlaces(t *testing.T) {
 					}
 				}()
 			}
-			want := min(4*connections, inFlight/waitingShare)
+			want := min(waiting*connections, inFlight/waitingShare)
 			r.waiters(want)
 			for i := range 20 {
 				innocent.table("Lock.Renew", "mine", options{"ttl_ms": 60_000})

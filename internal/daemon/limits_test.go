@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -147,12 +149,23 @@ func TestPermission(t *testing.T) {
 	}
 }
 
+// A peer that asks for batches or for lists, and never reads, is closed in time.
 func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
-	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 20*time.Millisecond }).start()
-	p := r.dial()
-	p.send(bytes.Repeat(request(1, "NextIDs", []any{MaxBatch}), 1000))
-	await.Eventually(t, "it is cut off", func() bool { return r.issued("default") > 0 && r.server.connections() == 0 })
-	r.dial().id()
+	if defaultPatience.write != 30*time.Second {
+		t.Errorf("a peer may take %v to read", defaultPatience.write)
+	}
+	r, _ := withLocks(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 20*time.Millisecond })
+	other := r.dial()
+	for i := range lock.MaxList {
+		other.result("Lock.Acquire", fmt.Sprintf("%0*d", lock.MaxKey, i))
+	}
+	for _, message := range [][]byte{request(1, "NextIDs", []any{MaxBatch}), request(1, "Lock.List", []any{})} {
+		p := r.dial()
+		p.send(bytes.Repeat(message, 1000))
+		await.Eventually(t, "it is cut off", func() bool { return r.server.connections() == 1 })
+		_ = p.Close()
+	}
+	other.id()
 }
 
 // A message that begins and does not end holds its connection for a while, an idle connection for

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"container/list"
+	"runtime/debug"
 	"sync"
 
 	"github.com/kazahana/kazahana/internal/operator/metrics"
@@ -16,6 +17,22 @@ type memoryUse struct {
 	closed  uint64    // connections, for want of room
 	holders list.List // the other accounts that hold any, the longest without a move first
 	room    sync.Cond // some was given back
+	usualGC int       // the collector's percentage in quiet times; 0: these are such times
+}
+
+// scarceGC is the collector's percentage while connections hold more than half of what they may. Their buffers
+// become garbage when they grow: as usual it would leave as much garbage as memory in use.
+const scarceGC = 20
+
+// tend has the collector leave less garbage while memory is scarce.
+func (m *memoryUse) tend(most int64) {
+	switch {
+	case m.usualGC == 0 && m.held > most/2:
+		m.usualGC = debug.SetGCPercent(scarceGC)
+	case m.usualGC != 0 && m.held < most/4:
+		debug.SetGCPercent(m.usualGC)
+		m.usualGC = 0
+	}
 }
 
 // Reserve implements wire.Memory: it takes memory for a message that has begun, and waits
@@ -86,6 +103,7 @@ func (a *account) add(n int64) {
 	m := &a.bounds.memory
 	a.held += n
 	m.held += n
+	m.tend(a.bounds.limits.Load().memory())
 	if a.over.Load() != nil {
 		m.leaving += n
 	}

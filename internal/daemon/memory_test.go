@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,6 +169,32 @@ func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
 			t.Errorf("all have gone, and %d bytes are held, %d of them leave", m.held, m.leaving)
 		}
 	})
+}
+
+// While connections hold much, the collector leaves little garbage beside it.
+func TestCollectorWhileMemoryIsScarce(t *testing.T) {
+	const usual = 150
+	defer debug.SetGCPercent(debug.SetGCPercent(usual))
+	b := newLedger()
+	a := b.account(1)
+	for i, step := range []struct{ n, percent int }{
+		{room / 2, usual}, {1, scarceGC}, {-room / 4, scarceGC}, {-1, scarceGC}, {-1, usual}, {room / 4, usual}, {room / 2, scarceGC},
+	} {
+		if step.n > 0 {
+			must.Succeed(t, a.Reserve(step.n))
+		} else {
+			a.Give(-step.n)
+		}
+		if got := debug.SetGCPercent(usual); got != step.percent {
+			t.Errorf("step %d: the collector's percentage is %d, want %d", i, got, step.percent)
+		} else {
+			debug.SetGCPercent(got)
+		}
+	}
+	a.close()
+	if got := debug.SetGCPercent(usual); got != usual {
+		t.Errorf("at the end it is %d", got)
+	}
 }
 
 // The held memory is the sum of the connections' parts, and within the bound.

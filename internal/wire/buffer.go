@@ -4,12 +4,13 @@ import "sync"
 
 // A connection keeps small buffers while it is idle and borrows larger ones while it is
 // busy. It keeps a medium one as long as bursts fill it, so that a pipelining client
-// does not cause a borrow for every burst; a large one goes back as soon as it is
-// empty. Even larger ones are left to the garbage collector.
+// does not cause a borrow for every burst; a larger one goes back as soon as it is
+// empty. Beyond the largest message of a server they are left to the garbage collector.
 const (
 	smallBuffer  = 256
 	mediumBuffer = 4 << 10
 	largeBuffer  = 64 << 10
+	hugeBuffer   = MaxMessage
 )
 
 // FreeBuffer is the size up to which a connection's buffers are not counted.
@@ -33,11 +34,12 @@ var (
 	smallBuffers  = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
 	mediumBuffers = sync.Pool{New: func() any { return new([mediumBuffer]byte) }}
 	largeBuffers  = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+	hugeBuffers   = sync.Pool{New: func() any { return new([hugeBuffer]byte) }}
 )
 
 // sizeOf is the size of a buffer for n bytes.
 func sizeOf(n int) int {
-	for _, size := range [...]int{smallBuffer, mediumBuffer, largeBuffer} {
+	for _, size := range [...]int{smallBuffer, mediumBuffer, largeBuffer, hugeBuffer} {
 		if n <= size {
 			return size
 		}
@@ -54,6 +56,8 @@ func borrow(n int) []byte {
 		return mediumBuffers.Get().(*[mediumBuffer]byte)[:]
 	case largeBuffer:
 		return largeBuffers.Get().(*[largeBuffer]byte)[:]
+	case hugeBuffer:
+		return hugeBuffers.Get().(*[hugeBuffer]byte)[:]
 	}
 	return make([]byte, n)
 }
@@ -67,6 +71,8 @@ func giveBack(b []byte) {
 		mediumBuffers.Put((*[mediumBuffer]byte)(b))
 	case largeBuffer:
 		largeBuffers.Put((*[largeBuffer]byte)(b))
+	case hugeBuffer:
+		hugeBuffers.Put((*[hugeBuffer]byte)(b))
 	}
 }
 
@@ -87,6 +93,8 @@ func nextSize(size int) int {
 		return mediumBuffer
 	case size < largeBuffer:
 		return largeBuffer
+	case size < hugeBuffer:
+		return hugeBuffer
 	}
 	return 2 * size
 }

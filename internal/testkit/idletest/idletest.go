@@ -1,15 +1,12 @@
-// Package idletest tests that a server ends connections that do nothing: they take places that
-// newcomers need.
+// Package idletest tests that connections that do nothing keep no newcomer from a server for long.
 package idletest
 
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,12 +14,13 @@ import (
 )
 
 const (
-	// soon is how long a connection may do nothing.
+	// crowd is how many connections do nothing, and soon when a newcomer is answered all the same.
+	crowd   = 5000
 	soon    = 15 * time.Second
 	request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 )
 
-// Test runs a server with one connection that does nothing. serve answers any GET request until its
+// Test runs a server with a crowd of connections that do nothing. serve answers any GET request until its
 // context is done. Time is a synctest bubble's, in which serve is called.
 func Test(t *testing.T, serve func(t *testing.T, ctx context.Context, l net.Listener) error) {
 	for name, asks := range map[string]bool{"idle after an answer": true, "silent": false} {
@@ -43,27 +41,35 @@ func idles(t *testing.T, serve func(*testing.T, context.Context, net.Listener) e
 	})
 	defer served.Wait()
 	defer stop()
-	near, far := net.Pipe()
-	defer near.Close()
-	l.made <- far
-	in := bufio.NewReader(near)
-	if asks {
-		_, err := io.WriteString(near, request)
-		var res *http.Response
-		if err == nil {
-			res, err = http.ReadResponse(in, nil)
-		}
-		if err == nil {
-			_, err = io.Copy(io.Discard, res.Body)
-		}
-		if err != nil {
-			t.Fatal(err)
+	answered := 0
+	for range crowd {
+		c := l.dial()
+		defer c.Close()
+		if asks && ask(c) {
+			answered++
 		}
 	}
-	_ = near.SetReadDeadline(time.Now().Add(soon))
-	if _, err := io.Copy(io.Discard, in); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("after %v it is still open", soon)
+	if asks && (answered == 0 || answered == crowd) {
+		t.Errorf("%d of the crowd were answered: it does not fill the server", answered)
 	}
+	time.Sleep(soon)
+	c := l.dial()
+	defer c.Close()
+	if !ask(c) {
+		t.Errorf("after %v a newcomer is not answered", soon)
+	}
+}
+
+// ask sends a request, and reports whether it was answered.
+func ask(c net.Conn) bool {
+	if _, err := io.WriteString(c, request); err != nil {
+		return false
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+	}
+	return err == nil
 }
 
 // listener is a listener in memory: time stands still in a bubble while a goroutine waits for a
@@ -72,6 +78,13 @@ type listener struct {
 	made   chan net.Conn
 	closed chan struct{}
 	once   sync.Once
+}
+
+// dial connects.
+func (l *listener) dial() net.Conn {
+	near, far := net.Pipe()
+	l.made <- far
+	return near
 }
 
 // Accept implements net.Listener.
