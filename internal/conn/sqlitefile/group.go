@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
@@ -42,8 +44,17 @@ type job struct {
 // Write runs op in a transaction, which it may share with others, and returns when that is
 // on the disk; the package documentation says how errors end it. If ctx ends or the file is
 // closed first, op may still run or be running: its effect is unknown, unless the error wraps
-// connurl.ErrNotSent: then op has not run, and will not.
+// connurl.ErrNotSent: then op has not run, and will not. Where the disk was full and has room
+// again, op runs a second time.
 func (f *File) Write(ctx context.Context, op func(*Tx) error) error {
+	err := f.write(ctx, op)
+	if primaryCode(err) == sqlite3.SQLITE_FULL && f.hasMoreRoom(ctx) {
+		err = f.write(ctx, op) // the first transaction was undone
+	}
+	return err
+}
+
+func (f *File) write(ctx context.Context, op func(*Tx) error) error {
 	j := &job{ctx: ctx, op: op, done: make(chan struct{})}
 	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
 		if j.taken.CompareAndSwap(false, true) {

@@ -1,6 +1,7 @@
 package sqlitefile
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -101,6 +102,19 @@ func (f *File) reserve() {
 		limit = f.session.limit / pageSize
 	}
 	_ = f.session.ExecOnce(fmt.Sprintf("PRAGMA max_page_count=%d", limit))
+}
+
+// hasMoreRoom reports whether the main file, which could not grow, has got room since.
+func (f *File) hasMoreRoom(ctx context.Context) bool {
+	more, err := inWorker(ctx, f, func() (bool, error) {
+		if f.session == nil {
+			return false, nil
+		}
+		before := f.session.limit
+		f.reserve()
+		return before > 0 && (f.session.limit == 0 || f.session.limit > before), nil
+	})
+	return more && err == nil
 }
 
 // allocateBeside gives the log or the journal its room. SQLite has no locks on it.

@@ -42,6 +42,13 @@ func onAFullDisk(t *testing.T, kind *Kind, path string) {
 		t.Error("there is room after all")
 	}
 	renew(f, 100)
+	mustWrite(t, f, "INSERT INTO b VALUES (hex(zeroblob(600000)))") // of the reserve: from now on the file has a limit
+	renew(f, 100)
+	free()
+	mustWrite(t, f, "INSERT INTO b VALUES (hex(zeroblob(2000000)))") // at once
+	renew(f, 100)                                                    // meanwhile there is a reserve again
+	free = disktest.Fill(t, path+".rest")
+	renew(f, 100)
 	mustClose(t, f)
 	f = openOf(t, kind, path, Options{})
 	renew(f, 1500)
