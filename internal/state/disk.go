@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -133,16 +132,8 @@ func (s *State) snapshot() stateFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	file := stateFile{Folder: s.folder, Live: s.place, Owner: s.owner, Services: map[string]document{}}
-	names := maps.Clone(s.floors)
-	for name := range s.saved {
-		names[name] = 0
-	}
-	for name := range names {
-		doc := document{FloorMS: s.floors[name], Saved: s.saved[name].withoutLeases()}
-		if s.services[name] != nil {
-			doc.FloorMS = s.services[name].Mark()
-		}
-		file.Services[name] = doc
+	for name, sv := range s.services {
+		file.Services[name] = document{FloorMS: sv.Mark(), Saved: sv.saved.withoutLeases()}
 	}
 	return file
 }

@@ -42,9 +42,10 @@ func openForChange(path string, opts Options) (_ *State, err error) {
 	services := file.reports()
 	last.look(opts, file, disk, services)
 	for name, svc := range services {
-		s.floors[name] = svc.Mark
+		sv := s.known(name)
+		sv.mark.Store(svc.Mark)
 		if last.Refusal == "" {
-			s.saved[name] = svc.Saved.withoutLeases()
+			sv.saved = svc.Saved.withoutLeases()
 		}
 	}
 	s.settle(file)
@@ -63,7 +64,7 @@ func changeServices(dir, service string, opts Options, edit func(*ServiceReport)
 		return err
 	}
 	defer func() { err = errors.Join(err, s.disk.Close()) }()
-	names := slices.Sorted(maps.Keys(s.floors))
+	names := slices.Sorted(maps.Keys(s.services))
 	if service != "" {
 		if !slices.Contains(names, service) {
 			return fmt.Errorf("the state holds no service %q; it holds: %s", service, strings.Join(names, ", "))
@@ -71,11 +72,13 @@ func changeServices(dir, service string, opts Options, edit func(*ServiceReport)
 		names = []string{service}
 	}
 	for _, name := range names {
-		r := ServiceReport{Name: name, Mark: s.floors[name], Saved: s.saved[name]}
+		sv := s.services[name]
+		r := ServiceReport{Name: name, Mark: sv.Mark(), Saved: sv.saved}
 		if err := edit(&r); err != nil {
 			return err
 		}
-		s.floors[name], s.saved[name] = r.Mark, r.Saved
+		sv.mark.Store(r.Mark)
+		sv.saved = r.Saved
 	}
 	if err := s.sync(); err != nil || s.place != "" {
 		return err

@@ -71,7 +71,9 @@ func (s *State) begin() (file stateFile, known bool, err error) {
 		file, s.written, err = readState(s.disk)
 	}
 	for name, doc := range file.Services {
-		s.floors[name], s.saved[name] = doc.FloorMS, doc.Saved
+		sv := s.known(name)
+		sv.saved = doc.Saved
+		sv.mark.Store(doc.FloorMS)
 	}
 	return file, s.written != nil, err
 }
@@ -79,8 +81,8 @@ func (s *State) begin() (file stateFile, known bool, err error) {
 // settle ends a change that the last life may have left in the middle.
 func (s *State) settle(file stateFile) {
 	s.chooseOwner(file)
-	for name, saved := range s.saved {
-		s.saved[name] = saved.Settled(s.floors[name])
+	for _, sv := range s.services {
+		sv.saved = sv.saved.Settled(sv.Mark())
 	}
 }
 
@@ -111,14 +113,14 @@ func (s *State) choosePlace(file stateFile, known bool) {
 	}
 }
 
-// learnFormer raises the floors to the marks that the last life left in another place,
+// learnFormer raises the marks to those that the last life left in another place,
 // if they can be read.
 func (s *State) learnFormer(file stateFile) {
 	former, services := s.opts, file.reports()
 	former.Live = file.Live
 	new(Report).look(former, file, s.disk, services)
 	for name, service := range services {
-		s.floors[name] = max(s.floors[name], service.Mark)
+		s.learnMark(name, service.Mark)
 	}
 }
 
@@ -191,7 +193,7 @@ func (s *State) takeOver(f found) {
 	var dropped []string
 	for name, saved := range f.saved {
 		if f.refusal == "" {
-			s.saved[name] = saved
+			s.known(name).saved = saved
 		} else if saved.leases() > 0 {
 			dropped = append(dropped, name)
 		}
@@ -202,13 +204,14 @@ func (s *State) takeOver(f found) {
 			zap.String("services", strings.Join(dropped, ", ")), zap.String("because", f.refusal))
 	}
 	if f.marks != nil {
-		s.learnFloors(f.marks.all())
+		for name, ms := range f.marks.all() {
+			s.learnMark(name, ms)
+		}
 	}
 }
 
-// learnFloors raises the floors to the marks.
-func (s *State) learnFloors(marks map[string]int64) {
-	for name, ms := range marks {
-		s.floors[name] = max(s.floors[name], ms)
-	}
+// learnMark raises the mark of a service to one that an earlier life left.
+func (s *State) learnMark(name string, ms int64) {
+	sv := s.known(name)
+	sv.mark.Store(max(sv.Mark(), ms))
 }

@@ -61,11 +61,9 @@ type State struct {
 	// mu guards the fields below, and the names of the marks. Nothing waits for a disk
 	// while it is held, unless the marks are on one.
 	mu       sync.Mutex
-	live     *live // nil: without a live directory
-	saved    map[string]Saved
-	floors   map[string]int64 // of services that this life does not use
-	services map[string]*Service
-	said     bool // the log has that the live state cannot be written
+	live     *live               // nil: without a live directory
+	services map[string]*Service // also those that this life does not use
+	said     bool                // the log has that the live state cannot be written
 	closed   bool
 	began    time.Time // of the write to the disk that is under way; zero: none
 	diskErr  error     // of the last one
@@ -77,8 +75,7 @@ type State struct {
 func newState(opts Options, disk, base Dir) *State {
 	return &State{
 		opts: opts.withLog(), disk: disk, base: base,
-		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{},
-		turn: make(chan struct{}, 1),
+		services: map[string]*Service{}, turn: make(chan struct{}, 1),
 	}
 }
 
@@ -95,27 +92,34 @@ func (s *State) Service(name string) (*Service, error) {
 	if s.closed {
 		return nil, ErrClosed
 	}
-	if sv := s.services[name]; sv != nil {
-		return sv, nil
+	sv := s.services[name]
+	if sv == nil {
+		sv = &Service{state: s, name: name}
 	}
-	word, err := s.marks.add(name, s.floors[name])
-	if err != nil {
-		return nil, err
+	if sv.word.Load() == nil {
+		word, err := s.marks.add(name, sv.Mark())
+		if err != nil {
+			return nil, err
+		}
+		sv.word.Store(word)
+		s.services[name] = sv
 	}
-	sv := &Service{state: s, name: name}
-	sv.mark.Store(s.floors[name])
-	sv.word.Store(word)
-	if _, known := s.saved[name]; !known {
-		s.saved[name] = Saved{}
-	}
-	s.services[name] = sv
-	delete(s.floors, name)
 	return sv, nil
+}
+
+// known returns the service as far as the state knows it; it makes a new one, without a mark.
+func (s *State) known(name string) *Service {
+	sv := s.services[name]
+	if sv == nil {
+		sv = &Service{state: s, name: name}
+		s.services[name] = sv
+	}
+	return sv
 }
 
 // save replaces the state of a service. It keeps the change even if the write fails: a
 // removed lease must not come back with the next successful write.
-func (s *State) save(name string, content Saved, loss bool) error {
+func (s *State) save(sv *Service, content Saved, loss bool) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -123,8 +127,8 @@ func (s *State) save(name string, content Saved, loss bool) error {
 	}
 	// After a kill -9 the old timeline would make smaller IDs. The live state survives
 	// that; without one, wait for the disk.
-	waits := s.live == nil && s.disk != nil && !sameTimeline(s.saved[name], content)
-	s.saved[name] = content
+	waits := s.live == nil && s.disk != nil && !sameTimeline(sv.saved, content)
+	sv.saved = content
 	var err error
 	if s.live != nil {
 		err = s.saveLive(loss)
@@ -137,7 +141,11 @@ func (s *State) save(name string, content Saved, loss bool) error {
 }
 
 func (s *State) saveLive(loss bool) error {
-	err := s.live.save(s.saved, s.marks, loss)
+	saved := map[string]Saved{}
+	for name, sv := range s.services {
+		saved[name] = sv.saved
+	}
+	err := s.live.save(saved, s.marks, loss)
 	s.tellOfLive(err)
 	return err
 }
@@ -206,14 +214,15 @@ type Service struct {
 	state *State
 	name  string
 	mark  atomic.Int64                 // every ID so far has an earlier timestamp
-	word  atomic.Pointer[atomic.Int64] // the mark's place in the mapping; nil once closed
+	word  atomic.Pointer[atomic.Int64] // the mark's place in the mapping; nil before this life uses it, and once closed
+	saved Saved                        // guarded by State.mu
 }
 
 // Load returns the last save, without the leases that were not adopted.
 func (sv *Service) Load() Saved {
 	sv.state.mu.Lock()
 	defer sv.state.mu.Unlock()
-	return sv.state.saved[sv.name].clone()
+	return sv.saved.clone()
 }
 
 // Save replaces the state of the service. When it returns nil, the next start after a
@@ -235,7 +244,7 @@ func (sv *Service) save(content Saved, loss bool) error {
 	if err := content.validate(); err != nil {
 		return fmt.Errorf("state of service %q: %w", sv.name, err)
 	}
-	return sv.state.save(sv.name, content.clone(), loss)
+	return sv.state.save(sv, content.clone(), loss)
 }
 
 // Mark is a timestamp in Unix milliseconds above every ID's so far; 0 if there never was an ID.
