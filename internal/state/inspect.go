@@ -53,31 +53,27 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 	if report.Holder, err = disk.Holder(); err != nil {
 		return Report{}, err
 	}
-	services := file.reports()
-	report.look(opts, file, disk, services)
-	for _, name := range slices.Sorted(maps.Keys(services)) {
-		svc := services[name]
-		svc.Saved = svc.Saved.Settled(svc.Mark)
-		report.Services = append(report.Services, svc)
+	s := newState(opts, disk, nil)
+	s.learn(file)
+	saved, marks := report.look(opts, file, disk)
+	for name, content := range saved {
+		s.known(name).saved = content.withoutSecrets()
+	}
+	s.learnMarks(marks)
+	for _, name := range slices.Sorted(maps.Keys(s.services)) {
+		sv := s.services[name]
+		report.Services = append(report.Services, ServiceReport{
+			Name: name, Floor: file.Services[name].FloorMS, Mark: sv.Mark(), Saved: sv.saved.Settled(sv.Mark()),
+		})
 	}
 	return report, nil
 }
 
-// reports is the content of the state file.
-func (f stateFile) reports() map[string]ServiceReport {
-	services := map[string]ServiceReport{}
-	for name, doc := range f.Services {
-		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: doc.Saved}
-	}
-	return services
-}
-
-// look adds the content of the live state.
-func (r *Report) look(opts Options, file stateFile, disk Dir, services map[string]ServiceReport) {
+// look describes the live state, and returns its content.
+func (r *Report) look(opts Options, file stateFile, disk Dir) (saved map[string]Saved, marks map[string]int64) {
 	if opts.Live == "" {
-		addMarks(services, readMarks(disk))
 		r.free = true
-		return
+		return nil, readMarks(disk)
 	}
 	r.Live = filepath.Join(opts.Live, file.Folder)
 	dir, err := openDir(r.Live, false, "")
@@ -85,13 +81,13 @@ func (r *Report) look(opts Options, file stateFile, disk Dir, services map[strin
 		if r.Missing = errors.Is(err, fs.ErrNotExist); !r.Missing {
 			r.Damage = err
 		}
-		return
+		return nil, nil
 	}
 	defer dir.Close()
 	l, err := newLive(dir, opts.identity())
 	if err != nil {
 		r.Damage = err
-		return
+		return nil, nil
 	}
 	f := l.look(false)
 	r.Damage = f.damage
@@ -102,21 +98,9 @@ func (r *Report) look(opts Options, file stateFile, disk Dir, services map[strin
 			r.Refusal = fmt.Sprintf("the daemon of %s uses them: this state directory is a copy of its own, and a daemon would begin here under a new identity", cmp.Or(readHolder(dir).Path, "another state directory"))
 		}
 	}
-	for name, saved := range f.saved {
-		svc := services[name]
-		svc.Name, svc.Saved = name, saved.withoutSecrets()
-		services[name] = svc
-	}
 	if f.marks != nil {
-		addMarks(services, f.marks.all())
+		marks = f.marks.all()
 		_ = f.marks.m.Unmap()
 	}
-}
-
-func addMarks(services map[string]ServiceReport, marks map[string]int64) {
-	for name, ms := range marks {
-		svc := services[name]
-		svc.Name, svc.Mark = name, max(svc.Mark, ms)
-		services[name] = svc
-	}
+	return f.saved, marks
 }

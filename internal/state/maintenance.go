@@ -39,15 +39,13 @@ func openForChange(path string, opts Options) (_ *State, err error) {
 	}
 	s.place, s.folder, s.marks = file.Live, newFolderName(), memoryMarks()
 	var last Report
-	services := file.reports()
-	last.look(opts, file, disk, services)
-	for name, svc := range services {
-		sv := s.known(name)
-		sv.mark.Store(svc.Mark)
+	saved, marks := last.look(opts, file, disk)
+	for name, content := range saved {
 		if last.Refusal == "" {
-			sv.saved = svc.Saved.withoutLeases()
+			s.known(name).saved = content.withoutLeases()
 		}
 	}
+	s.learnMarks(marks)
 	s.settle(file)
 	if last.free {
 		s.owner = file.Owner // no copy of this directory has it

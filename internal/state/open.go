@@ -70,12 +70,17 @@ func (s *State) begin() (file stateFile, known bool, err error) {
 	if err = s.disk.Lock(lockName); err == nil {
 		file, s.written, err = readState(s.disk)
 	}
+	s.learn(file)
+	return file, s.written != nil, err
+}
+
+// learn goes on from the state file.
+func (s *State) learn(file stateFile) {
 	for name, doc := range file.Services {
 		sv := s.known(name)
 		sv.saved = doc.Saved
 		sv.mark.Store(doc.FloorMS)
 	}
-	return file, s.written != nil, err
 }
 
 // settle ends a change that the last life may have left in the middle.
@@ -116,12 +121,10 @@ func (s *State) choosePlace(file stateFile, known bool) {
 // learnFormer raises the marks to those that the last life left in another place,
 // if they can be read.
 func (s *State) learnFormer(file stateFile) {
-	former, services := s.opts, file.reports()
+	former := s.opts
 	former.Live = file.Live
-	new(Report).look(former, file, s.disk, services)
-	for name, service := range services {
-		s.learnMark(name, service.Mark)
-	}
+	_, marks := new(Report).look(former, file, s.disk)
+	s.learnMarks(marks)
 }
 
 // openLive opens the marks and, in a live directory, the leases.
@@ -204,14 +207,14 @@ func (s *State) takeOver(f found) {
 			zap.String("services", strings.Join(dropped, ", ")), zap.String("because", f.refusal))
 	}
 	if f.marks != nil {
-		for name, ms := range f.marks.all() {
-			s.learnMark(name, ms)
-		}
+		s.learnMarks(f.marks.all())
 	}
 }
 
-// learnMark raises the mark of a service to one that an earlier life left.
-func (s *State) learnMark(name string, ms int64) {
-	sv := s.known(name)
-	sv.mark.Store(max(sv.Mark(), ms))
+// learnMarks raises the marks to those that an earlier life left.
+func (s *State) learnMarks(marks map[string]int64) {
+	for name, ms := range marks {
+		sv := s.known(name)
+		sv.mark.Store(max(sv.Mark(), ms))
+	}
 }
