@@ -152,6 +152,27 @@ func TestDamagedLiveFiles(t *testing.T) {
 	}
 }
 
+// What a crash left half written is removed by the next write.
+func TestLeftOversAreReplaced(t *testing.T) {
+	p, saved := usedPlace(t)
+	paths := []string{p.disk(stateName + newSuffix)}
+	for _, name := range []string{leasesName, marksName} {
+		paths = append(paths, filepath.Join(p.folder(t), name+newSuffix))
+	}
+	for _, path := range paths {
+		must.Succeed(t, os.WriteFile(path, []byte("half"), 0o600))
+	}
+	wantAdopted(t, p, saved)
+	s := mustOpen(t, p)
+	s.service("default").RaiseMark(testMark + 1)
+	must.Succeed(t, errors.Join(s.Sync(), s.service("default").Save(saved)))
+	for _, path := range paths[:2] {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+}
+
 // A directory, a link, a pipe or a device where a file belongs.
 func TestWrongKindOfFile(t *testing.T) {
 	kinds := map[string]func(path string) error{

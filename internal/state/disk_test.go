@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -225,6 +226,20 @@ func stuck(t *testing.T, pid int) bool {
 		}
 	}
 	return false
+}
+
+// lastReported is the last whole value that a child reported; 0 if none.
+func lastReported(t *testing.T, reported []byte) int64 {
+	t.Helper()
+	reported = reported[:len(reported)/8*8]
+	if len(reported) == 0 {
+		return 0
+	}
+	last := int64(binary.NativeEndian.Uint64(reported[len(reported)-8:]))
+	if first := int64(binary.NativeEndian.Uint64(reported)); last-first != int64(len(reported)/8-1) {
+		t.Fatalf("the child reported %d to %d in %d values", first, last, len(reported)/8)
+	}
+	return last
 }
 
 // The real thing: a daemon on a frozen disk goes on, is killed and cannot end. The next one is

@@ -205,17 +205,34 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 		mustNotBeFenced(t, f)
 		mustWrite(t, f, "INSERT INTO b VALUES ('x')")
 	}
-	for _, query := range []string{"VACUUM", "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)"} {
-		other, err := Connect(t.Context(), path)
-		must.Succeed(t, err)
-		must.Succeed(t, errors.Join(other.ExecOnce(query), other.Close()))
+	for _, query := range []string{
+		"VACUUM", "ANALYZE", "PRAGMA optimize", "CREATE TABLE theirs AS SELECT * FROM a", "INSERT INTO theirs SELECT * FROM a", "CREATE INDEX theirs_i ON a (text)",
+		"CREATE VIEW theirs_v AS SELECT * FROM a", "CREATE VIRTUAL TABLE theirs_fts USING fts5(text)", "INSERT INTO theirs_fts SELECT text FROM a",
+		"PRAGMA journal_mode=WAL; " + litestream + "; PRAGMA journal_mode=DELETE",
+	} {
+		visit := func() {
+			t.Helper()
+			other, err := Connect(t.Context(), path)
+			must.Succeed(t, err)
+			must.Succeed(t, errors.Join(other.ExecOnce(query), other.Close()))
+		}
+		visit()
 		mustNotBeFenced(t, f)
 		add(t, f, "z")
+		mustClose(t, f)
+		if !strings.HasPrefix(query, "CREATE") {
+			visit() // while no process has it open
+		}
+		f = openAt(t, path, inLive(live))
+		mustNotBeFenced(t, f)
 	}
 	counted(t, f)
-	mustClose(t, f)
-	mustNotBeFenced(t, openAt(t, path, inLive(live)))
 }
+
+// litestream is what Litestream 0.3 writes into a file that it replicates, beside its log.
+const litestream = `CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER);
+	CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER);
+	INSERT INTO _litestream_seq (id, seq) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET seq = seq + 1`
 
 // A tool that turns a file of leases into one with a log is named, and so is the way back. No
 // record is lost, and nothing is fenced.

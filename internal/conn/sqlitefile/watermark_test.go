@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func theWatermark(t *testing.T, live string) string {
@@ -154,35 +152,5 @@ func TestLiveDirectoryThatCannotBeUsed(t *testing.T) {
 		if t.Log(err); !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: the error is %v, want %q", live, err, want)
 		}
-	}
-}
-
-// Several that share a watermark write, and none takes what another wrote for an older copy.
-func TestWatermarkIsShared(t *testing.T) {
-	ring.All(t)
-	live, path := disktest.Memory(t), newPath(t)
-	const writers, each = 4, 400
-	var all sync.WaitGroup
-	for n := range writers {
-		all.Go(func() {
-			f := openAt(t, path, inLive(live))
-			for range each {
-				if err := write(f, "INSERT INTO a VALUES (hex(randomblob(2000)))"); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-			mustNotBeFenced(t, f)
-			if n%2 == 0 {
-				mustClose(t, f)
-			}
-		})
-	}
-	all.Wait()
-	f := openAt(t, path, inLive(live))
-	mustNotBeFenced(t, f)
-	counted(t, f)
-	if got := readText(t, f, "SELECT count(*) FROM a"); got != "1600" {
-		t.Errorf("%s rows", got)
 	}
 }
