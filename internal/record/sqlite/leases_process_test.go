@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -38,10 +37,8 @@ const (
 type childArgs struct {
 	Path     string
 	Services provider.Services
-	ClockMS  int64
 	Seed     uint64
 	LiveDir  string
-	Count    int
 }
 
 func child(t *testing.T, name string, args childArgs) *exec.Cmd {
@@ -62,7 +59,7 @@ func runChild(name string) int {
 		return 1
 	}
 	run := map[string]func(childArgs) error{
-		"churn": childChurn, "open": childOpen, "hold": childHold,
+		"churn": childChurn, "open": childOpen,
 	}[name]
 	if err := run(args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -71,13 +68,8 @@ func runChild(name string) int {
 	return 0
 }
 
-// open opens the file, by a clock that stands if the child was told one.
 func (args childArgs) open() (*backend.Leases, error) {
-	cfg := backend.LeaseFile{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir}
-	if args.ClockMS != 0 {
-		cfg.NowMS = func() int64 { return args.ClockMS }
-	}
-	return backend.OpenLeaseFile(context.Background(), cfg)
+	return backend.OpenLeaseFile(context.Background(), backend.LeaseFile{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
 }
 
 // childOpen opens the file, acquires once and says how that went.
@@ -88,29 +80,6 @@ func childOpen(args childArgs) error {
 	}
 	defer p.Close()
 	_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
-	return err
-}
-
-// childHold acquires a number of leases by a clock that stands, reports them, and
-// holds the file open until it is killed, or told to end.
-func childHold(args childArgs) error {
-	p, err := args.open()
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	leases := []lease.Lease{}
-	for range args.Count {
-		more, err := p.Acquire(context.Background(), provider.AcquireRequest{})
-		if err != nil {
-			return err
-		}
-		leases = append(leases, more...)
-	}
-	if err := json.NewEncoder(os.Stdout).Encode(leases); err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }
 
