@@ -117,27 +117,6 @@ func TestKilledProgram(t *testing.T) {
 	}
 }
 
-// A program that was killed goes on with its lease while the provider is away.
-func TestKilledWhileTheProviderIsAway(t *testing.T) {
-	server := redistest.New(t)
-	c := patient(t)
-	c.Provider = "redis+unix:" + server.Sock
-	initLeases(t, c.Provider)
-	m := startMaker(t, c)
-	ids := m.next(t, 100)
-	if isFallback(ids[0]) {
-		t.Fatalf("%d is a fallback ID", ids[0])
-	}
-	m.kill()
-	server.Kill()
-	for _, id := range startMaker(t, c).next(t, 100) {
-		if id <= ids[len(ids)-1] || isFallback(id) {
-			t.Fatalf("%d after %d, fallback: %v", id, ids[len(ids)-1], isFallback(id))
-		}
-		ids = append(ids, id)
-	}
-}
-
 // initLeases does what kazahanad leases init does for a new Redis.
 func initLeases(t *testing.T, url string) {
 	t.Helper()
