@@ -26,10 +26,12 @@ import (
 
 // Real is a real API server with RBAC, on a private etcd.
 type Real struct {
-	t          testing.TB
-	URL        string
-	authority  string // a file
-	namespaces atomic.Int64
+	t            testing.TB
+	URL          string
+	authority    string // a file
+	data         string // etcd's directory
+	etcd, server *program
+	namespaces   atomic.Int64
 }
 
 // realVersion is the version of packaging/validate/apiserver.
@@ -46,24 +48,29 @@ func StartReal(t testing.TB) *Real {
 	ports, err := ring.FreePorts(3)
 	must.Succeed(t, err)
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	start(t, ring.Program(t, "etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
+	r := &Real{t: t, URL: fmt.Sprintf("https://127.0.0.1:%d", ports[2]), authority: filepath.Join(dir, "certs", "apiserver.crt"), data: filepath.Join(dir, "etcd")}
+	r.etcd = start(t, ring.Program(t, "etcd"), "--data-dir", r.data, "--unsafe-no-fsync", "--log-level", "error",
 		"--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", fmt.Sprintf("http://127.0.0.1:%d", ports[1]))
 	key, public := filepath.Join(dir, "sa.key"), filepath.Join(dir, "sa.pub")
 	writeKeys(t, key, public)
 	tokens := filepath.Join(dir, "tokens.csv")
 	must.Succeed(t, os.WriteFile(tokens, []byte(adminToken+`,admin,1,"system:masters"`+"\n"), 0o600))
-	start(t, program, "--etcd-servers="+etcd, "--cert-dir="+filepath.Join(dir, "certs"), fmt.Sprintf("--secure-port=%d", ports[2]), "--bind-address=127.0.0.1",
+	r.server = start(t, program, "--etcd-servers="+etcd, "--cert-dir="+filepath.Join(dir, "certs"), fmt.Sprintf("--secure-port=%d", ports[2]), "--bind-address=127.0.0.1",
 		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+public,
 		"--service-account-signing-key-file="+key, "--authorization-mode=RBAC", "--token-auth-file="+tokens, "--disable-admission-plugins=ServiceAccount")
-	r := &Real{t: t, URL: fmt.Sprintf("https://127.0.0.1:%d", ports[2]), authority: filepath.Join(dir, "certs", "apiserver.crt")}
-	await.Success(t, "the API server is ready", func() error {
+	r.awaitReady()
+	return r
+}
+
+func (r *Real) awaitReady() {
+	r.t.Helper()
+	await.Success(r.t, "the API server is ready", func() error {
 		status, body, err := r.Do(http.MethodGet, "/readyz", adminToken, nil)
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("HTTP %d: %s", status, body)
 		}
 		return err
 	})
-	return r
 }
 
 // apiServer is the path of the program, which it builds where there is none.
@@ -89,22 +96,41 @@ func apiServer(t testing.TB) string {
 	return path
 }
 
+// program is a process that can be started again.
+type program struct {
+	t      testing.TB
+	path   string
+	args   []string
+	cmd    *exec.Cmd
+	output bytes.Buffer // of all its processes
+}
+
 // start runs a program until the test ends. Its output is shown if the test fails.
-func start(t testing.TB, program string, args ...string) {
+func start(t testing.TB, path string, args ...string) *program {
 	t.Helper()
-	output := &bytes.Buffer{}
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
-	must.Succeed(t, cmd.Start())
+	p := &program{t: t, path: path, args: args}
+	p.start()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		p.kill()
 		if t.Failed() {
-			text := output.Bytes()
-			t.Logf("the end of the output of %s:\n%s", filepath.Base(program), text[max(0, len(text)-3000):])
+			text := p.output.Bytes()
+			t.Logf("the end of the output of %s:\n%s", filepath.Base(path), text[max(0, len(text)-3000):])
 		}
 	})
+	return p
+}
+
+func (p *program) start() {
+	p.t.Helper()
+	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
+	must.Succeed(p.t, p.cmd.Start())
+}
+
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
 }
 
 func writeKeys(t testing.TB, key, public string) {
@@ -162,27 +188,50 @@ func (r *Real) Tenant(without ...string) (namespace, token string) {
 	r.t.Helper()
 	namespace = fmt.Sprintf("apps-%d", r.namespaces.Add(1))
 	r.must(http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": namespace}})
-	all := shipped(r.t)
-	rule := all["Role"]["rules"].([]any)[0].(object)
+	r.must(http.MethodPost, rbac(namespace)+"roles", shippedRole(r.t, without))
+	r.must(http.MethodPost, rbac(namespace)+"rolebindings", shipped(r.t)["RoleBinding"])
+	return namespace, r.Account(namespace)
+}
+
+func rbac(namespace string) string {
+	return "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace + "/"
+}
+
+// shippedRole is the Role of packaging/k8s-sidecar.yaml without some verbs.
+func shippedRole(t testing.TB, without []string) object {
+	t.Helper()
+	role := shipped(t)["Role"]
+	rule := role["rules"].([]any)[0].(object)
 	rule["verbs"] = slices.DeleteFunc(rule["verbs"].([]any), func(verb any) bool { return slices.Contains(without, fmt.Sprint(verb)) })
-	rbac := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace
-	account := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
-	r.must(http.MethodPost, account, all["ServiceAccount"])
-	r.must(http.MethodPost, rbac+"/roles", all["Role"])
-	r.must(http.MethodPost, rbac+"/rolebindings", all["RoleBinding"])
+	return role
+}
+
+// Account makes the service account of a tenant, and returns a token of it, by TokenRequest.
+func (r *Real) Account(namespace string) (token string) {
+	r.t.Helper()
+	account := shipped(r.t)["ServiceAccount"]
+	accounts := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
+	r.must(http.MethodPost, accounts, account)
 	var answer struct{ Status struct{ Token string } }
-	name := fmt.Sprint(all["ServiceAccount"]["metadata"].(object)["name"])
-	text := r.must(http.MethodPost, account+"/"+name+"/token", object{
+	text := r.must(http.MethodPost, accounts+"/"+nameOf(account)+"/token", object{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": object{"expirationSeconds": 3600},
 	})
 	must.Succeed(r.t, json.Unmarshal(text, &answer))
-	return namespace, answer.Status.Token
+	return answer.Status.Token
 }
+
+func nameOf(o object) string { return fmt.Sprint(o["metadata"].(object)["name"]) }
 
 // Kubeconfig writes a kubeconfig for the token, and returns its path.
 func (r *Real) Kubeconfig(t testing.TB, namespace, token string) string {
 	t.Helper()
+	return WriteKubeconfig(t, r.KubeconfigText(r.URL, namespace, token))
+}
+
+// KubeconfigText is a kubeconfig for the token, which leads to the server at that URL.
+func (r *Real) KubeconfigText(url, namespace, token string) string {
+	r.t.Helper()
 	authority, err := os.ReadFile(r.authority)
-	must.Succeed(t, err)
-	return WriteKubeconfig(t, KubeconfigText(r.URL, token, namespace, authority))
+	must.Succeed(r.t, err)
+	return KubeconfigText(url, token, namespace, authority)
 }
