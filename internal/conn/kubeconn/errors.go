@@ -68,9 +68,6 @@ func statusOf(res *http.Response, verb, namespace string) *StatusError {
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
 		e.Message = s.Message
-		if s.Details != nil {
-			e.RetryAfter = time.Duration(s.Details.RetryAfterSeconds) * time.Second
-		}
 	} else {
 		e.Message = strings.ToValidUTF8(strings.Join(strings.Fields(string(body)), " "), "?")
 	}
@@ -81,11 +78,10 @@ func statusOf(res *http.Response, verb, namespace string) *StatusError {
 		e.Message = strings.ToValidUTF8(e.Message[:shownMessage], "") + "..."
 	}
 	if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
-		e.RetryAfter = time.Duration(s) * time.Second
+		e.RetryAfter = time.Duration(min(s, longestRetry)) * time.Second
 	}
-	e.RetryAfter = min(max(e.RetryAfter, 0), longestRetry)
 	return e
 }
 
-// longestRetry bounds the wait that a server may ask for.
-const longestRetry = 5 * time.Minute
+// longestRetry bounds the wait that a server may ask for, in seconds.
+const longestRetry = 300

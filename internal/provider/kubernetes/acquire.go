@@ -98,14 +98,7 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 	if err != nil {
 		return nil, nil, err
 	}
-	h := q.head.Load()
-	now, _ := p.now()
-	if h == nil || h.Closed != "" || len(found) > 0 || h.fence(now) != nil || !p.date.Load().isRecent(p.nowMS()) {
-		h, err = p.readHead(ctx, q)
-	}
-	if err == nil {
-		h, err = p.change(ctx, q, h, asItIs)
-	}
+	h, err := p.changeHead(ctx, q, asItIs)
 	return h, found, err
 }
 

@@ -24,7 +24,7 @@
 //	holder:  write the slot            | then read the head
 //	closer:  write the head (closed)   | then list the slots, then open the head
 //
-// A holder begins with a head that was open, and may have known it for long.
+// A holder begins with a head that was open. Its write may come long after.
 // Either the closer's list has the holder's slot, or the holder reads a head that was
 // closed after it began: another generation, or another head. It then gives the grant back
 // unused. So a fence and a change of the layout know every grant that is ever used. A
