@@ -161,29 +161,6 @@ func (w workload) containers() []corev1.Container {
 	return slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers)
 }
 
-// Mistakes that are easily made are found.
-func TestStrictDecoding(t *testing.T) {
-	good := readText(t, sidecarFile)
-	if _, err := decode(t, []byte(good)); err != nil {
-		t.Fatal(err)
-	}
-	for _, change := range [][2]string{
-		{"restartPolicy: Always", "restartpolicy: Always"},
-		{"fsGroup: 65532", "fsGroup: kazahana"},
-		{"fsGroup: 65532", "fsGroup: 65532\n        fsGroup: 65532"},
-		{"periodSeconds: 1\n", "periodSecond: 1\n"},
-		{"apiVersion: apps/v1", "apiVersion: apps/v1beta9"},
-	} {
-		bad := strings.Replace(good, change[0], change[1], 1)
-		if bad == good {
-			t.Fatalf("%s does not hold %q", sidecarFile, change[0])
-		}
-		if _, err := decode(t, []byte(bad)); err == nil {
-			t.Errorf("%q in place of %q is accepted", change[1], change[0])
-		}
-	}
-}
-
 // The admission controller of Kubernetes itself says that the sidecar and the
 // lease server run on its strictest level, and the namespaces enforce the strictest
 // possible one. The DaemonSet needs a hostPath volume, and nothing else.

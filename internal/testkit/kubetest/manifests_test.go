@@ -61,6 +61,7 @@ func TestManifests(t *testing.T) {
 	must.Succeed(t, err)
 	for _, change := range [][2]string{
 		{"restartPolicy: Always", "restartPolicy: OnFailures"},
+		{"periodSeconds: 1\n", "periodSecond: 1\n"},
 		{"type: RuntimeDefault", "type: Default"},
 		{"name: kazahana-admin, containerPort", "name: kazahana-administration, containerPort"},
 		{"mountPath: /run/kazahana}", "mountPath: /run/kazahana, subPath: ../x}"},
