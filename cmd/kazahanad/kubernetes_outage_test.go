@@ -136,10 +136,15 @@ func TestKubernetesRealOutages(t *testing.T) {
 	network := proxytest.New(t, "tcp", strings.TrimPrefix(real.URL, "https://"))
 	// The servers start again within a term: what a snapshot has forgotten still lives.
 	f := newKubeFleet(t, "term=10s&quarantine=5s", real.KubeconfigText("https://"+network.Addr(), namespace, token), token)
-	forbidden := func(verb string) func() {
+	// forbidden takes a verb from the Role, and gives it back after the error names it, and doctor does.
+	forbidden := func(verb string, fails func(missing string)) func() {
 		return func() {
 			real.Forbid(namespace, verb)
-			f.awaitCause(`verbs: ["` + verb + `"]`)
+			missing := fmt.Sprintf("verbs: [%q]", verb)
+			if found := f.sites[0].Examined(nil, "--provider", f.url); !strings.Contains(fmt.Sprint(found.Findings), missing) {
+				t.Errorf("without the right to %s, doctor says %v", verb, found.Findings)
+			}
+			fails(missing)
 			real.Forbid(namespace)
 		}
 	}
@@ -151,14 +156,12 @@ func TestKubernetesRealOutages(t *testing.T) {
 		{"frozen", func() { thaw := real.Freeze(); f.awaitNone("deadline"); thaw() }},
 		{"so slow that every answer comes too late", func() { network.Hold(); f.awaitNone("deadline"); network.Pass() }},
 		{"busy", func() { end := real.Overload(namespace, token); f.awaitNone("429"); end() }},
-		{"no right to get", forbidden("get")},
-		{"no right to create", forbidden("create")},
-		{"no right to update", forbidden("update")},
-		{"no right to list", func() { // which only a new pool needs
-			real.Forbid(namespace, "list")
-			f.sites[0].Kazahanad("leases", "init", "--config", "none", "--provider", f.url+"&pool=new").Fails(t, exitFailure, `verbs: ["list"]`)
-			real.Forbid(namespace)
-		}},
+		{"no right to get", forbidden("get", f.awaitCause)},
+		{"no right to create", forbidden("create", f.awaitCause)},
+		{"no right to update", forbidden("update", f.awaitCause)},
+		{"no right to list", forbidden("list", func(missing string) { // which only a new pool needs
+			f.sites[0].Kazahanad("leases", "init", "--config", "none", "--provider", f.url+"&pool=new").Fails(t, exitFailure, missing)
+		})},
 		{"the token has ended", func() {
 			real.Revoke(namespace)
 			f.awaitNone("401")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,8 +24,8 @@ import (
 func TestRealServer(t *testing.T) {
 	ring.Deep(t)
 	real := kubetest.StartReal(t)
-	cfg := func(t *testing.T, without ...string) Config {
-		namespace, token := real.Tenant(without...)
+	cfg := func(t *testing.T) Config {
+		namespace, token := real.Tenant()
 		return Config{Config: kubeconn.Config{Namespace: namespace, Kubeconfig: real.Kubeconfig(t, namespace, token)}}
 	}
 	t.Run("Conformance", func(t *testing.T) {
@@ -42,25 +41,7 @@ func TestRealServer(t *testing.T) {
 			}
 		})
 	})
-	t.Run("MissingRules", func(t *testing.T) { realMissingRules(t, cfg) })
 	t.Run("ColdStart", func(t *testing.T) { realColdStart(t, cfg(t)) })
-}
-
-// realMissingRules: each verb that is missing is named, by the error and by the review.
-func realMissingRules(t *testing.T, cfg func(t *testing.T, without ...string) Config) {
-	for _, missing := range kubetest.Verbs(t) {
-		c := cfg(t, missing)
-		c.Services.Default = provider.DefaultTerms()
-		p, err := Open(c)
-		must.Succeed(t, err)
-		_, err = p.Acquire(ctx(t), provider.AcquireRequest{}) // a new pool needs all of them
-		for what, err := range map[string]error{"the operation": err, "the review": p.api.CheckRights(ctx(t))} {
-			if rule := fmt.Sprintf("verbs: [%q]", missing); err == nil || !strings.Contains(err.Error(), rule) {
-				t.Errorf("without %s, %s says %v", missing, what, err)
-			}
-		}
-		must.Succeed(t, p.Close())
-	}
 }
 
 // realColdStart: many hosts begin at the same moment in a pool that is new, and each gets a

@@ -2,11 +2,17 @@ package kubetest
 
 import (
 	"crypto/tls"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -55,11 +61,25 @@ func (r *Real) restart(meanwhile func()) {
 	r.Revive()
 }
 
-// Forbid takes verbs from the Role of a tenant; it has all others.
+// Forbid takes verbs from the Role of a tenant; it has all others. It returns when the server knows.
 func (r *Real) Forbid(namespace string, verbs ...string) {
 	r.t.Helper()
-	role := shippedRole(r.t, verbs)
+	role := shipped(r.t)["Role"]
+	rule := role["rules"].([]any)[0].(object)
+	rule["verbs"] = slices.DeleteFunc(rule["verbs"].([]any), func(verb any) bool { return slices.Contains(verbs, fmt.Sprint(verb)) })
 	r.must(http.MethodPut, rbac(namespace)+"roles/"+nameOf(role), role)
+	account := fmt.Sprintf("system:serviceaccount:%s:%s", namespace, nameOf(shipped(r.t)["ServiceAccount"]))
+	for _, verb := range Verbs(r.t) {
+		await.Eventually(r.t, "the server knows the Role", func() bool {
+			var review authorizationv1.SubjectAccessReview
+			must.Succeed(r.t, json.Unmarshal(r.must(http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", object{
+				"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": object{
+					"user": account, "resourceAttributes": object{"namespace": namespace, "verb": verb, "group": coordinationv1.GroupName, "resource": "leases"},
+				},
+			}), &review))
+			return review.Status.Allowed != slices.Contains(verbs, verb)
+		})
+	}
 }
 
 // Revoke ends the tokens of a tenant's service account, with the account.

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -182,28 +181,18 @@ func (r *Real) must(method, path string, body any) []byte {
 }
 
 // Tenant is a namespace with the service account, the Role and the RoleBinding of
-// packaging/k8s-sidecar.yaml, without some verbs. It returns the namespace and a token of
-// the service account, by TokenRequest.
-func (r *Real) Tenant(without ...string) (namespace, token string) {
+// packaging/k8s-sidecar.yaml. It returns the namespace and a token of the service account.
+func (r *Real) Tenant() (namespace, token string) {
 	r.t.Helper()
 	namespace = fmt.Sprintf("apps-%d", r.namespaces.Add(1))
 	r.must(http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": namespace}})
-	r.must(http.MethodPost, rbac(namespace)+"roles", shippedRole(r.t, without))
+	r.must(http.MethodPost, rbac(namespace)+"roles", shipped(r.t)["Role"])
 	r.must(http.MethodPost, rbac(namespace)+"rolebindings", shipped(r.t)["RoleBinding"])
 	return namespace, r.Account(namespace)
 }
 
 func rbac(namespace string) string {
 	return "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace + "/"
-}
-
-// shippedRole is the Role of packaging/k8s-sidecar.yaml without some verbs.
-func shippedRole(t testing.TB, without []string) object {
-	t.Helper()
-	role := shipped(t)["Role"]
-	rule := role["rules"].([]any)[0].(object)
-	rule["verbs"] = slices.DeleteFunc(rule["verbs"].([]any), func(verb any) bool { return slices.Contains(without, fmt.Sprint(verb)) })
-	return role
 }
 
 // Account makes the service account of a tenant, and returns a token of it, by TokenRequest.

@@ -175,7 +175,8 @@ func TestRulesOfTheRealServer(t *testing.T) {
 	rules(&side{T: t, path: root + namespace + "/leases", ask: func(method, path string, body any) (int, []byte, error) {
 		return r.Do(method, path, adminToken, body)
 	}})
-	namespace, reader := r.Tenant("list", "create", "update")
+	namespace, reader := r.Tenant()
+	r.Forbid(namespace, "list", "create", "update")
 	refused(t, root+namespace+"/leases/a", reader, r.Do)
 }
 
