@@ -6,9 +6,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -36,10 +36,8 @@ type Config struct {
 // serviceAccount is where a pod finds its namespace.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-
 // IsDNSLabel reports whether the text can be a namespace, or a part of an object's name.
-func IsDNSLabel(text string) bool { return dnsLabel.MatchString(text) }
+func IsDNSLabel(text string) bool { return len(validation.IsDNS1123Label(text)) == 0 }
 
 // ParseURL reads kubernetes:[NAMESPACE][?PARAMETERS]. It returns the parameters that the
 // caller has allowed. It touches neither the network nor a file.
