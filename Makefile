@@ -54,7 +54,7 @@ proof:
 	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded|TestASeedRepeatsARun' -proof.seeds=$(or $(SEEDS),4000) | grep -v '^=== '
 	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -timeout 60m -run '^TestSimulation' -placement.seeds=$(or $(SEEDS),4000) | grep -v '^=== '
 
-## mutants: breaks each of the rules in the program's text, and sees who catches it: the table of test/mutation/caught.txt; MUTANTS=-mutation.only=lease runs those whose name matches.
+## mutants: breaks each of the rules in the program's text, and sees who catches it: the table of test/mutation/caught.txt; MUTANTS=-mutation.only=pool runs those whose name or file matches.
 mutants:
 	@KZTEST_RING=deep $(GO) test ./test/mutation -count=1 -v -timeout 4h -run '^TestEachMutationIsCaught$$' $(MUTANTS) | grep -v '^=== '
 

@@ -20,14 +20,14 @@ const tablePath = "caught.txt"
 var (
 	seeds = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
 	limit = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
-	one   = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
+	one   = flag.String("mutation.only", "", "run the mutations whose name or file matches this expression")
 	page  = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to caught.txt")
 )
 
 // TestEachMutationIsCaught breaks one rule at a time. It prints the table of `make mutants`.
 func TestEachMutationIsCaught(t *testing.T) {
 	ring.Deep(t)
-	names, err := regexp.Compile(*one)
+	only, err := regexp.Compile(*one)
 	must.Succeed(t, err)
 	all := mutations(t)
 	imported := importsOfJudges(t, all)
@@ -36,7 +36,7 @@ func TestEachMutationIsCaught(t *testing.T) {
 	var mu sync.Mutex
 	t.Run("mutants", func(t *testing.T) {
 		for i, m := range all {
-			if !ring.Sampled(t, i) || !names.MatchString(m.name) {
+			if !ring.Sampled(t, i) || !m.matches(only) {
 				continue
 			}
 			t.Run(m.name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestEachMutationIsCaught(t *testing.T) {
 		}
 	})
 	if done == 0 {
-		t.Errorf("there is no mutation whose name matches %q", *one)
+		t.Errorf("there is no mutation whose name or file matches %q", *one)
 	}
 	table := ""
 	for _, row := range rows {
@@ -101,6 +101,29 @@ func (m mutation) judged(t *testing.T, before string, imported map[string][]stri
 	}
 	t.Errorf("nobody catches it: in %s\n%s\nbecame\n%s", m.file, m.old, m.mutant)
 	return m.row() + "nobody | | "
+}
+
+// matches reports whether -mutation.only means the mutation: by its name, or by its file, so that
+// a package's name runs all that breaks the package.
+func (m mutation) matches(only *regexp.Regexp) bool {
+	return only.MatchString(m.name) || only.MatchString(m.file)
+}
+
+// TestOnlyMatchesNamesAndFiles: a package's name means each mutation of its files.
+func TestOnlyMatchesNamesAndFiles(t *testing.T) {
+	for only, m := range map[string]mutation{
+		"pool":          {name: "grant-end", file: "internal/provider/pool/grant.go"},
+		"internal/lock": {name: "fencing-token", file: "internal/lock/core.go"},
+		"^grant-":       {name: "grant-end", file: "internal/provider/pool/grant.go"},
+	} {
+		pattern := regexp.MustCompile(only)
+		if !m.matches(pattern) {
+			t.Errorf("%q does not mean %s of %s", only, m.name, m.file)
+		}
+		if other := (mutation{name: "lease-end", file: "internal/generator/supply.go"}); other.matches(pattern) {
+			t.Errorf("%q means %s of %s", only, other.name, other.file)
+		}
+	}
 }
 
 // row is the beginning of the mutation's row.
