@@ -45,7 +45,7 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 	if err := st.open(s.ctx); err != nil {
 		return nil, err
 	}
-	if !st.Info().Can.Locate {
+	if !st.Info().Coordinated {
 		st.Close()
 		return nil, fmt.Errorf("provider %s: it keeps no history, so it cannot tell who made an ID", config.Redact(f.Provider))
 	}

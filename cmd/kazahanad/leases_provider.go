@@ -165,9 +165,6 @@ func (st *store) list(s *system, service string) (all []provider.Record, err err
 
 // records returns all grants, and those of the service if one was named.
 func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
-	if !st.Info().Can.List {
-		return nil, nil, fmt.Errorf("provider %s: it keeps no records, so there is nothing to list", st.Info().Name)
-	}
 	if all, err = st.list(s, st.service); err != nil {
 		return nil, nil, err
 	}

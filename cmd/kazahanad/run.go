@@ -206,9 +206,7 @@ func (j *job) run() error {
 	c := runner.Config{
 		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.delay(held.Term),
 		Timeout: j.settings.ProviderTimeout, Program: program, Signals: j.signals, Say: j.say,
-	}
-	if held.CanVerify() {
-		c.Verify, c.VerifyEvery = held.Verify, j.settings.VerifyInterval
+		Verify: held.Verify, VerifyEvery: j.settings.VerifyInterval,
 	}
 	// From here on signals go to CMD and do not end this process.
 	result, err := runner.Run(context.WithoutCancel(j.ctx), c)

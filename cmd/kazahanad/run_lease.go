@@ -17,7 +17,7 @@ import (
 
 // canExtend refuses a provider that cannot extend leases.
 func (j *job) canExtend() error {
-	if !j.provider.Info().Can.Extend {
+	if !j.provider.Info().Coordinated {
 		return fmt.Errorf("provider %s: it cannot extend a lease, which run needs: CMD keeps its machine ID for as long as it runs", j.provider.Info().Name)
 	}
 	return nil

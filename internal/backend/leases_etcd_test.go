@@ -29,7 +29,7 @@ func TestEtcdLeases(t *testing.T) {
 	must.Succeed(t, p.Ready(ctx))
 	must.Succeed(t, backend.Opened(ctx, p))
 	// Seed 003-5-2.
-	if info := p.Info(); info.URL != url+"&pool=one&ids=3-9" || info.Scope != provider.ScopeShared || !info.Coordinated || !info.Can.Extend {
+	if info := p.Info(); info.URL != url+"&pool=one&ids=3-9" || info.Scope != provider.ScopeShared || !info.Coordinated {
 		t.Errorf("it is %+v", info)
 	}
 	for service, term := range map[string]int64{"": provider.DefaultTerms().Term.Milliseconds(), "slow": slow.Term.Milliseconds()} {

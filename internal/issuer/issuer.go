@@ -177,7 +177,7 @@ func (i *Issuer) openProvider(ctx context.Context) (err error) {
 // OneServiceOnly refuses several services on a provider that would give them all
 // the same machine ID.
 func OneServiceOnly(info provider.Info, settings *config.Serve) error {
-	if n := len(settings.Services()); !info.Coordinated && n > 1 {
+	if n := len(settings.Services()); !info.Coordinated && info.Scope != provider.ScopeNone && n > 1 {
 		return fmt.Errorf("provider %s: gives every service the same machine ID, and %d services are configured", info.Name, n)
 	}
 	return nil

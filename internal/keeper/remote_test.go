@@ -133,10 +133,8 @@ func newRemote(r *rig) *remote {
 // plain is a provider that cannot verify.
 type plain struct{ provider.Provider }
 
-func (p plain) Info() provider.Info {
-	info := p.Provider.Info()
-	info.Can = provider.Can{}
-	return info
+func (p plain) Verify(context.Context, string, []provider.Claim) ([]int, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // face is what the keeper is given.

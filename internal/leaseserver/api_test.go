@@ -173,7 +173,7 @@ func TestBrowsersAreRefused(t *testing.T) {
 
 func TestProviderFailure(t *testing.T) {
 	f := &stub{err: errors.New("dial tcp redis.internal:6379: connection refused")}
-	g := newRig(t, func(g *rig) { f.Provider, g.options.Provider = least{g.memory()}, f })
+	g := newRig(t, func(g *rig) { f.Provider, g.options.Provider = least{p: g.memory()}, f })
 	if r := g.send("GET", "/readyz", "", ""); r.status != 200 {
 		t.Errorf("ready before: %+v", r)
 	}
@@ -196,6 +196,7 @@ func TestProviderFailure(t *testing.T) {
 	if r.header.Get("Retry-After") != "30" || r.problem.UntilMS != g.clock.Load()+30_000 || r.problem.Reason != "the store was restarted" {
 		t.Errorf("%+v", r)
 	}
+	f.err = nil
 	for _, target := range []string{"/leases", "/leases/at?low=1&at=1", "/stats"} {
 		g.want(target, g.send("GET", target, "", ""), problem.NotSupported)
 	}

@@ -191,9 +191,6 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 	if in.Expired == nil {
 		return problem.New(problem.InvalidRequest, "expired is missing: the end of the lease, as far as it is known")
 	}
-	if !s.o.Provider.Info().Can.Extend {
-		return s.cannot("extend leases")
-	}
 	var extended lease.Lease
 	err = s.called(r.Context(), "extend", func(ctx context.Context) (err error) {
 		extended, err = s.o.Provider.Extend(ctx, provider.ExtendRequest{
@@ -205,18 +202,6 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 		return err
 	}
 	return answer(w, leaseapi.ExtendResponse{Lease: extended})
-}
-
-// listOf is the records of the service's pool.
-func (s *Server) listOf(ctx context.Context, service string) ([]provider.Record, error) {
-	if !s.o.Provider.Info().Can.List {
-		return nil, s.cannot("list leases")
-	}
-	return s.o.Provider.List(ctx, service)
-}
-
-func (s *Server) cannot(what string) error {
-	return problem.New(problem.NotSupported, "the provider %s behind this server cannot %s", s.o.Provider.Info().Name, what)
 }
 
 func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) error {
@@ -237,9 +222,6 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 			return problem.New(problem.InvalidRequest, "lease %d: %v", i, err)
 		}
 	}
-	if !s.o.Provider.Info().Can.Verify {
-		return s.cannot("tell whose a lease is")
-	}
 	out := leaseapi.VerifyResponse{}
 	if err := s.called(r.Context(), "verify", func(ctx context.Context) (err error) {
 		out.Lost, err = s.o.Provider.Verify(ctx, service, claims)
@@ -254,7 +236,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) error {
-	return s.records(w, r, who, "list", s.listOf)
+	return s.records(w, r, who, "list", s.o.Provider.List)
 }
 
 func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) error {
@@ -274,9 +256,6 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 		return problem.New(problem.InvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
 	}
 	return s.records(w, r, who, "locate", func(ctx context.Context, service string) ([]provider.Record, error) {
-		if !s.o.Provider.Info().Can.Locate {
-			return nil, s.cannot("tell who held a machine ID")
-		}
 		return s.o.Provider.Locate(ctx, service, *low, *at)
 	})
 }

@@ -45,9 +45,6 @@ func (s *Server) maker(w http.ResponseWriter, r *http.Request, _ Credential) err
 
 // makers fills in the holders, and a note that explains them.
 func (s *Server) makers(ctx context.Context, service string, in snowflake.Inspection, out *leaseapi.Maker) error {
-	if !s.o.Provider.Info().Can.Locate {
-		return s.cannot("tell who held a machine ID")
-	}
 	low := in.MachineID<<in.BitSeq | in.Sequence
 	locate := func() ([]provider.Record, error) { return s.o.Provider.Locate(ctx, service, low, in.TimestampMS) }
 	found, note, err := provider.Makers(in, s.o.NowMS(), locate)

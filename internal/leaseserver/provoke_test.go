@@ -106,13 +106,19 @@ func (g *rig) placed() {
 }
 
 // least is a provider that can acquire and release only.
-type least struct{ provider.Provider }
-
-func (l least) Info() provider.Info {
-	info := l.Provider.Info()
-	info.Can = provider.Can{}
-	return info
+type least struct {
+	provider.Lacking
+	p provider.Provider
 }
+
+func (l least) Acquire(ctx context.Context, r provider.AcquireRequest) ([]lease.Lease, error) {
+	return l.p.Acquire(ctx, r)
+}
+func (l least) Release(ctx context.Context, r provider.ReleaseRequest) error {
+	return l.p.Release(ctx, r)
+}
+func (least) Info() provider.Info { return provider.Info{} }
+func (l least) Close() error      { return l.p.Close() }
 
 // stub is everything behind a server, and answers with the error where there is
 // one.
@@ -267,7 +273,7 @@ var everywhere = map[string]provocation{
 	"503 FENCED":               fails(&provider.FencedError{UntilMS: testNow + 1000, Reason: "it was restarted"}),
 	"501 NOT_SUPPORTED": on(func(g *rig) {
 		g.options.Locks, g.options.Sequences, g.options.Placements = nil, nil, nil
-		g.options.Provider = least{g.stub.Provider}
+		g.options.Provider = least{p: g.stub.Provider}
 	}, send),
 	"400 KEY_MISMATCH": on(nil, func(g *rig, o operation, r request) reply {
 		target, query, _ := strings.Cut(r.target, "?")

@@ -38,7 +38,7 @@ func (s *Server) serveStats(w http.ResponseWriter, r *http.Request, _ Credential
 			return err
 		}
 		maps.Copy(out, counted)
-		records, err = s.listOf(ctx, service)
+		records, err = s.o.Provider.List(ctx, service)
 		return err
 	}); err != nil {
 		return err
@@ -67,7 +67,7 @@ const (
 // sample returns the pools' figures for the metrics, by their views.
 func (s *Server) sample() metrics.PoolSample {
 	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
-	if !s.o.Provider.Info().Can.List {
+	if !s.o.Provider.Info().Coordinated {
 		return out
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)

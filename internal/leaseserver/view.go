@@ -68,7 +68,7 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	v := &view{at: time.Now(), atMS: s.o.NowMS()}
 	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
 	defer cancel()
-	records, err := s.listOf(ctx, service)
+	records, err := s.o.Provider.List(ctx, service)
 	v.took = time.Since(v.at)
 	s.o.Metrics.Called("list", v.took)
 	if err != nil {

@@ -29,8 +29,7 @@ import (
 // concurrent use and return soon after ctx is done.
 //
 // Every provider has Acquire, Release, Ready, Info and Close. The others fail with an error that
-// is errors.ErrUnsupported where the provider lacks them; see Lacking. Info.Can names some of
-// those that it has.
+// is errors.ErrUnsupported where the provider lacks them; see Lacking.
 type Provider interface {
 	// Acquire grants leases of one service with a throughput that together reaches
 	// req.ThroughputPerMS, or as many as it can, but at least one.
@@ -183,19 +182,15 @@ type Info struct {
 	Name  string // the URL scheme, for example "sqlite"
 	URL   string // where it is, without secrets
 	Scope Scope
-	// Coordinated is false for providers that grant to every caller: a single service may use
-	// one, since nothing keeps two apart.
+	// Coordinated is false for providers without records, which lack Verify, Extend, List and
+	// Locate. What one of them grants, it grants to every caller: a single service may use it,
+	// since nothing keeps two apart.
 	Coordinated bool
 	// Forgetful reports whether the store may lose a grant and grant the same
 	// slot again while the first holder goes on. Until that holder verifies its
 	// lease, two programs use the slot.
 	Forgetful bool
-	Can       Can
 }
-
-// Can is which of these methods a provider has. A provider may learn later that its server lacks one: the
-// method then fails as if it were not there.
-type Can struct{ Verify, List, Extend, Locate bool }
 
 // Lacking has the methods that the provider with this name lacks. A provider embeds it, and hides
 // it with its own methods.

@@ -74,10 +74,7 @@ func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (tim
 // a store that may have forgotten it grants nothing, the lease is not lost: it is valid
 // until its known end.
 func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
-	err := errors.ErrUnsupported
-	if h.CanVerify() {
-		err = h.Verify(ctx)
-	}
+	err := h.Verify(ctx)
 	var lost *LostError
 	switch {
 	case err == nil:
@@ -100,9 +97,6 @@ func (h *LeaseHolding) Verify(ctx context.Context) error {
 	}
 	return &LostError{Err: fmt.Errorf("machine ID %d is no longer ours: the provider knows another holder of it, or none", h.Lease.ID), Gone: true}
 }
-
-// CanVerify reports whether Verify can tell.
-func (h *LeaseHolding) CanVerify() bool { return h.provider.Info().Can.Verify }
 
 func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
 	longer, err := provider.Extend(ctx, h.provider, h.service, h.Lease)

@@ -67,7 +67,9 @@ type extending struct {
 	stage *stage
 }
 
-func (e extending) Info() provider.Info { return provider.Info{Can: provider.Can{Extend: true}} }
+func (extending) Verify(context.Context, string, []provider.Claim) ([]int, error) {
+	return nil, errors.ErrUnsupported
+}
 
 func (e extending) Extend(ctx context.Context, _ provider.ExtendRequest) (lease.Lease, error) {
 	s := e.stage
@@ -162,7 +164,7 @@ func play(t *testing.T, s *stage, edit func(*Config)) (Result, error) {
 	now := time.Now().UnixMilli()
 	say := func(string, ...any) {}
 	s.held = HoldLease(lease.Lease{ID: 17, Created: now, Expired: now + term.Milliseconds(), ReservedUntil: now + term.Milliseconds(), Secret: "s", BitTS: 41, BitID: 14, BitSeq: 8},
-		extending{nil, s}, "", s, say)
+		extending{stage: s}, "", s, say)
 	c := Config{
 		Clock: s, Holding: s.held, Program: s, Signals: s.signals, AskedAt: s.Boot(), Term: term, BeginMS: now, Timeout: 3 * time.Second, Say: say,
 	}

@@ -23,10 +23,6 @@ type watchful struct {
 	ours func(at time.Duration) (bool, error)
 }
 
-func (w watchful) Info() provider.Info {
-	return provider.Info{Can: provider.Can{Extend: true, Verify: true}}
-}
-
 func (w watchful) Verify(context.Context, string, []provider.Claim) ([]int, error) {
 	ours, err := w.ours(time.Since(w.stage.began))
 	switch {
@@ -45,7 +41,7 @@ func (w watchful) Verify(context.Context, string, []provider.Claim) ([]int, erro
 func playVerified(t *testing.T, s *stage, ours func(time.Duration) (bool, error), every time.Duration, edit func(*Config)) (Result, error) {
 	return play(t, s, func(c *Config) {
 		held := c.Holding.(*LeaseHolding)
-		s.held = HoldLease(held.Lease, watchful{extending{nil, s}, ours}, "", s, held.say)
+		s.held = HoldLease(held.Lease, watchful{extending{stage: s}, ours}, "", s, held.say)
 		c.Holding, c.Verify, c.VerifyEvery = s.held, s.held.Verify, every
 		if edit != nil {
 			edit(c)

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -52,13 +53,6 @@ type remote struct {
 	s *stream
 }
 
-// Info implements provider.Provider.
-func (r remote) Info() provider.Info {
-	info := r.Provider.Info()
-	info.Can.Verify = info.Can.Verify && !r.s.d.w.plain
-	return info
-}
-
 // Acquire implements provider.Provider.
 func (r remote) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
 	return r.s.acquire(req)
@@ -66,6 +60,9 @@ func (r remote) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease
 
 // Verify implements provider.Provider.
 func (r remote) Verify(_ context.Context, _ string, claims []provider.Claim) ([]int, error) {
+	if r.s.d.w.plain {
+		return nil, errors.ErrUnsupported
+	}
 	lost, err := r.s.verify(claims)
 	for _, at := range lost {
 		r.s.d.w.trail.lost(r.s, claims[at])

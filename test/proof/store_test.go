@@ -73,7 +73,7 @@ type slotRecord struct {
 var _ provider.Provider = (*store)(nil)
 
 func (s *store) Info() provider.Info {
-	return provider.Info{Name: "simulated", Scope: provider.ScopeShared, Coordinated: true, Can: provider.Can{Verify: true, Extend: true}}
+	return provider.Info{Name: "simulated", Scope: provider.ScopeShared, Coordinated: true}
 }
 
 func (s *store) Close() error { return nil }

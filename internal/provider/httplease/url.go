@@ -25,6 +25,5 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: c.Servers[0].Scheme, URL: c.Names(),
 		Scope: provider.ScopeShared, Coordinated: true,
-		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true},
 	}
 }

@@ -56,6 +56,5 @@ func (c Config) validate() error {
 func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: "kubernetes", URL: c.Services.Default.At(c.Place()), Scope: provider.ScopeShared, Coordinated: true,
-		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true},
 	}
 }

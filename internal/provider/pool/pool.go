@@ -76,11 +76,10 @@ func byChance(n int64) int64 {
 	return int64(binary.NativeEndian.Uint64(b[:]) % uint64(n))
 }
 
-// Info implements provider.Provider: it adds the abilities of a pool to the Config's.
+// Info implements provider.Provider.
 func (p *Provider) Info() provider.Info {
 	info := p.cfg.Info
 	info.Coordinated = true
-	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true}
 	return info
 }
 

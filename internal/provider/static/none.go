@@ -34,10 +34,9 @@ func (None) Acquire(context.Context, provider.AcquireRequest) ([]lease.Lease, er
 // Release returns provider.ErrNone.
 func (None) Release(context.Context, provider.ReleaseRequest) error { return provider.ErrNone }
 
-// Info implements provider.Provider. It counts as coordinated: several services
-// may use it, as it gives none of them anything to share.
+// Info implements provider.Provider.
 func (None) Info() provider.Info {
-	return provider.Info{Name: "none", URL: "none:", Scope: provider.ScopeNone, Coordinated: true}
+	return provider.Info{Name: "none", URL: "none:", Scope: provider.ScopeNone}
 }
 
 // Close implements provider.Provider.
