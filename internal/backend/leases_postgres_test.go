@@ -83,31 +83,3 @@ func TestLeasesOfAPromotedPostgres(t *testing.T) {
 		}
 	}
 }
-
-// The leases and the store in one schema have a fence each.
-func TestFencesOfOnePostgres(t *testing.T) {
-	url := postgrestest.New(t).URL()
-	leases := mustOpenLeases(t, url, nil)
-	store, err := OpenStore(url, StoreOptions{})
-	must.Succeed(t, err)
-	defer store.Close()
-	if _, err := acquire(t.Context(), leases, "", ""); err != nil || store.Look(t.Context()) != nil {
-		t.Fatal(err)
-	}
-	is := func(leasesHeld, storeHeld bool) {
-		t.Helper()
-		if err := errors.Join(leases.Ready(t.Context()), store.Look(t.Context())); err != nil || (leases.Fenced() != nil) != leasesHeld || (store.Fenced() != nil) != storeHeld {
-			t.Errorf("the leases have the fence %v, the store %+v (%v)", leases.Fenced(), store.Fenced(), err)
-		}
-	}
-	is(false, false)
-	_, err = leases.Fence(t.Context())
-	must.Succeed(t, err)
-	is(true, false)
-	_, err = store.Fence(t.Context())
-	must.Succeed(t, err)
-	must.Succeed(t, leases.Init(t.Context(), ""))
-	is(false, true)
-	must.Succeed(t, store.Init(t.Context()))
-	is(false, false)
-}

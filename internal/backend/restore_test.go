@@ -231,68 +231,27 @@ func opensDamaged(t *testing.T, st *Store) bool {
 	return true
 }
 
-// What the store knows is its owner's, fence or not; Init ends the doubt.
-func TestWhatAFencedStoreDoes(t *testing.T) {
+// Values that a fenced store knows of are repeated, which does not make their key known. Init ends
+// the doubt.
+func TestValuesOfAFencedStore(t *testing.T) {
 	s := newShop(t)
 	st := s.open()
 	defer st.Close()
-	acquire := request(lock.Acquire, "held", "alice", time.Hour)
-	acquire.RequestID = "r1"
-	l, err := st.Locks.Do(t.Context(), acquire)
-	must.Succeed(t, err)
-	take := sequence.Request{Tenant: "default", Key: "k", Count: 2, RequestID: "r2", Options: sequence.DefaultOptions()}
+	take := sequence.Request{Tenant: "default", Key: "k", Count: 2, RequestID: "r", Options: sequence.DefaultOptions()}
 	got, err := st.Sequences.Next(t.Context(), take)
 	must.Succeed(t, err)
-	brief := sequence.DefaultOptions()
-	brief.TTL = time.Minute
-	if _, err := s.next(st, "brief", brief); err != nil {
-		t.Fatal(err)
-	}
-	if f, err := st.Fence(t.Context()); err != nil || f.UntilMS < l.ExpiresMS || !f.Sequences {
-		t.Fatalf("Fence: %+v, %v", f, err)
-	}
-	if again, err := st.Locks.Do(t.Context(), acquire); err != nil || !again.Repeated || again.Token != l.Token {
-		t.Errorf("the request repeated: %+v, %v", again, err)
-	}
-	renew := request(lock.Renew, "held", "alice", time.Hour)
-	renew.LeaseID = l.LeaseID
-	if _, err := st.Locks.Do(t.Context(), renew); err != nil {
-		t.Errorf("Renew: %v", err)
-	}
-	release := request(lock.Release, "held", "alice", 0)
-	release.LeaseID = l.LeaseID
-	if _, err := st.Locks.Do(t.Context(), release); err != nil {
-		t.Errorf("Release: %v", err)
-	}
-	var doubt *sequence.FencedError
-	for range 2 { // a repetition does not make the key known
+	_, err = st.Fence(t.Context())
+	must.Succeed(t, err)
+	for range 2 {
 		if again, err := st.Sequences.Next(t.Context(), take); err != nil || again != got {
 			t.Errorf("the values repeated: %+v, %v", again, err)
 		}
-		if _, err := s.next(st, "k", sequence.DefaultOptions()); !errors.As(err, &doubt) {
+		if _, err := s.next(st, "k", sequence.DefaultOptions()); !errors.As(err, new(*sequence.FencedError)) {
 			t.Errorf("the next values: %v", err)
 		}
 	}
-	// A key with a TTL starts over once no client can have used it for so long.
-	from := s.clock.Load()
-	if _, err := s.next(st, "brief", brief); !errors.As(err, &doubt) || doubt.UntilMS != from+time.Minute.Milliseconds() {
-		t.Errorf("a key with a TTL: %v", err)
-	}
-	s.clock.Add(time.Minute.Milliseconds())
-	for want := int64(1); want < 3; want++ {
-		if v, err := s.next(st, "brief", brief); err != nil || v != want {
-			t.Errorf("a key with a TTL starts over with %d, %v", v, err)
-		}
-	}
 	must.Succeed(t, st.Init(t.Context()))
-	if f := st.Fenced(); f != nil {
-		t.Errorf("after Init: %+v", f)
-	}
-	if v, err := s.next(st, "k", sequence.DefaultOptions()); err != nil || v != got.Last()+1 {
-		t.Errorf("after Init: %d, %v", v, err)
-	}
-	next, err := st.Locks.Do(t.Context(), request(lock.Acquire, "held", "bob", time.Minute))
-	if err != nil || next.Token <= s.clock.Load()*1000 {
-		t.Errorf("after Init: %+v, %v", next, err)
+	if v, err := s.next(st, "k", sequence.DefaultOptions()); err != nil || v != got.Last()+1 || st.Fenced() != nil {
+		t.Errorf("after Init: %d, %v, %+v", v, err, st.Fenced())
 	}
 }

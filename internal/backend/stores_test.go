@@ -172,19 +172,6 @@ func wantHeld(t *testing.T, s *Store, held, blank bool) {
 	}
 }
 
-// A Redis that was restarted may have lost something, and does not look new.
-func TestHeldAfterARestart(t *testing.T) {
-	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
-	s, err := OpenStore("redis+unix:"+server.Sock, StoreOptions{})
-	must.Succeed(t, err)
-	defer s.Close()
-	works(t, s)
-	server.Restart()
-	wantHeld(t, s, true, false)
-	must.Succeed(t, s.Init(t.Context()))
-	wantHeld(t, s, false, false)
-}
-
 // TestKeyPrefix: prefix= in a store's URL begins its keys, and stores with two of them share
 // nothing.
 func TestKeyPrefix(t *testing.T) {
