@@ -1,6 +1,6 @@
 // The package as users get it: packed, installed into an empty folder, and the README's examples run there.
 import assert from 'node:assert/strict';
-import { execFile, execFileSync, spawnSync } from 'node:child_process';
+import { execFile, execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
@@ -44,8 +44,8 @@ test('what is said of speed names the daemon\'s cap', () => {
 });
 
 // What is beside the core: locks, sequences and the other calls, external IDs, clocks, the connections of locks and placement and what else kazahana-placement
-// uses, the command, and the fake client. Every other file of src is core.
-const BESIDE = ['system.ts', 'lock.ts', 'lockerrors.ts', 'moment.ts', 'other.ts', 'pinned.ts', 'external.ts', 'internal.ts', 'cli.ts', 'bin.ts', 'testing.ts', 'testing.mts', 'internal.mts'];
+// uses, and the fake client. Every other file of src is core.
+const BESIDE = ['system.ts', 'lock.ts', 'lockerrors.ts', 'moment.ts', 'other.ts', 'pinned.ts', 'external.ts', 'internal.ts', 'testing.ts', 'testing.mts', 'internal.mts'];
 const LOCKS = ['lock.ts', 'lockerrors.ts', 'moment.ts', 'pinned.ts'];
 
 test('the core can be read in half an hour', () => {
@@ -73,7 +73,7 @@ test('the tarball', async (t) => {
   const npm = (...args) => execFileSync('npm', args, { cwd: directory, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
   const [{ filename, files }] = JSON.parse(npm('pack', '--json', '--ignore-scripts', '--pack-destination', directory, packageDir));
   const names = files.map((file) => file.path);
-  for (const name of ['LICENSE', 'README.md', 'package.json', 'dist/index.js', 'dist/index.mjs', 'dist/index.d.ts', 'dist/index.d.mts', 'dist/testing.mjs', 'dist/internal.mjs', 'dist/bin.js']) {
+  for (const name of ['LICENSE', 'README.md', 'package.json', 'dist/index.js', 'dist/index.mjs', 'dist/index.d.ts', 'dist/index.d.mts', 'dist/testing.mjs', 'dist/internal.mjs']) {
     assert.ok(names.includes(name), `${name} in ${names}`);
   }
   assert.deepEqual(names.filter((name) => name.includes('placement')), []);
@@ -122,31 +122,4 @@ test('the tarball', async (t) => {
       console.log(esm.Client === cjs.Client, FakeClient === require('kazahana/testing').FakeClient, Object.keys(cjs).sort().join() === Object.keys(esm).filter((name) => name !== 'default' && name !== 'module.exports' && name !== '__esModule').sort().join());`);
     assert.equal((await run(process.execPath, ['same.mjs'], { cwd: directory })).stdout, 'true true true\n');
   });
-  await t.test('npx kazahana', async () => {
-    const kazahana = (...args) => run('node_modules/.bin/kazahana', args, { cwd: directory, env }); // what npx runs, without its second
-    const ids = (await run('npx', ['--no-install', 'kazahana', '-n', '5'], { cwd: directory, env })).stdout.trim().split('\n').map(BigInt);
-    assert.equal(new Set(ids).size, 5);
-    assert.match((await kazahana('--format', 'external')).stdout, /^[\w-]{11}\n$/);
-    assert.match((await kazahana('--help')).stdout, /^Usage: kazahana/);
-    await assert.rejects(kazahana('-n', 'many'), (error) => error.code === 2 && /-n many: write a number/.test(error.stderr));
-    await assert.rejects(kazahana('-n', '65537'), (error) => error.code === 2 && error.stderr.split('\n').length === 2);
-    await assert.rejects(kazahana('--socket', '/nowhere/k.sock'), (error) => error.code === 1 && /kazahana: there is no socket at \/nowhere\/k.sock; start it with/.test(error.stderr));
-  });
-  const redirected = {
-    '"$@" >/dev/full': [1, 0, /^kazahana: stdout: ENOSPC: .*: the output is incomplete\n$/],
-    '(ulimit -f 1; "$@" >file)': [1, 0, /^kazahana: stdout: EFBIG: .*: the output is incomplete\n$/],
-    '"$@" --help >/dev/full': [1, 0, /^kazahana: stdout: ENOSPC: .*: the output is incomplete\n$/],
-    '{ "$@"; echo $? >&2; } | head -n 1': [0, 1, /^141\n$/],
-    '"$@" | { read first; sleep 0.1; cat; }': [0, 65_535, /^$/],
-    '{ python3 -c "import os; os.set_blocking(1, False)"; "$@"; } | { sleep 0.1; cat; }': [0, 65_536, /^$/],
-  };
-  for (const [script, [code, lines, said]] of Object.entries(redirected)) {
-    await t.test(`kazahana -n 65536 in ${script}`, () => {
-      const args = ['-c', script, 'sh', 'node_modules/.bin/kazahana', '-n', '65536'];
-      const done = spawnSync('sh', args, { cwd: directory, env, encoding: 'utf8', maxBuffer: 1 << 26 });
-      assert.equal(done.status, code, done.stderr);
-      assert.equal(done.stdout.split('\n').length - 1, lines);
-      assert.match(done.stderr, said);
-    });
-  }
 });

@@ -6,8 +6,6 @@ import ast
 import io
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -164,81 +162,6 @@ print(len(set(ids)), min(ids) > 1 << 53)
     assert python(code, daemon, tmp_path).split() == ["100", "True"]
 
 
-def test_command(daemon: Daemon, tmp_path: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "KAZAHANA_SOCKET": daemon.socket, "PYTHONPATH": str(PACKAGE / "src")}
-        command = [sys.executable, "-m", "kazahana", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
-
-    ids = [int(line) for line in run("-n", "5").stdout.splitlines()]
-    assert len(ids) == 5 and ids == sorted(set(ids))
-    assert int(run("--format", "hex").stdout, 16) > ids[-1]
-    assert len(run("--format", "external", "--service", "default", "--regular-only").stdout) == 12
-    wrong = [run("-n", "0"), run("--socket", "http://x"), run("--timeout", "-1"), run("--format", "roman")]
-    assert [one.returncode for one in wrong] == [2, 2, 2, 2]
-    away = run("--socket", str(tmp_path / "none.sock"), "--timeout", "0.05")
-    assert away.returncode == 1 and away.stdout == "" and "kazahanad serve" in away.stderr
-    assert len(away.stderr.splitlines()) == 1
-
-
-REDIRECTED = {
-    '"$@" >/dev/full': (1, 0, "kazahana: stdout: No space left on device: the output is incomplete\n"),
-    '(ulimit -f 1; "$@" >file); status=$?; rm file; exit $status': (
-        1, 0, "kazahana: stdout: File too large: the output is incomplete\n",
-    ),
-    '"$@" >&-': (1, 0, "kazahana: stdout: Bad file descriptor: the output is incomplete\n"),
-    '{ "$@"; echo $? >&2; } | head -n 1': (0, 1, "141\n"),
-    '"$@" | { read first; sleep 0.1; cat; }': (0, 65535, ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("redirection", REDIRECTED)
-def test_command_prints_all_or_fails(daemon: Daemon, tmp_path: Path, redirection: str) -> None:
-    environment = {**os.environ, "KAZAHANA_SOCKET": daemon.socket, "PYTHONPATH": str(PACKAGE / "src")}
-    script = ["sh", "-c", redirection, "sh", sys.executable, "-m", "kazahana", "-n", "65536"]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout.count("\n"), done.stderr) == REDIRECTED[redirection]
-
-
-def test_command_on_a_pipe_that_does_not_block(daemon: Daemon) -> None:
-    """Node makes its pipes so, and a child shares them."""
-    environment = {**os.environ, "KAZAHANA_SOCKET": daemon.socket, "PYTHONPATH": str(PACKAGE / "src")}
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    command = [sys.executable, "-m", "kazahana", "-n", "65536"]
-    with open(reader, "rb") as lines, subprocess.Popen(command, env=environment, stdout=writer) as process:
-        os.close(writer)
-        assert len(set(lines)) == 65536 and process.wait() == 0
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
-def test_help_is_printed_or_fails(tmp_path: Path, arguments: list[str]) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE / "src")}
-    script = ["sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "kazahana", *arguments]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-
-
-def test_command_is_interrupted(tmp_path: Path) -> None:
-    """Ctrl-C while the daemon does not answer."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE / "src")}
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "k.sock"))
-        listener.listen()
-        command = [sys.executable, "-m", "kazahana", "--socket", str(tmp_path / "k.sock")]
-        # A shell without job control has what it starts in the background ignore SIGINT.
-        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-                connection, _ = listener.accept()
-                process.send_signal(signal.SIGINT)
-                told = process.communicate()[1]
-                connection.close()
-        finally:
-            signal.signal(signal.SIGINT, previous)
-    assert (told, process.returncode) == ("", 130)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("build")
@@ -261,10 +184,6 @@ def test_installs_into_an_empty_environment(built: Path, pattern: str, daemon: D
     assert "UNKNOWN_SERVICE" in printed
     where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", daemon, tmp_path, interpreter)
     assert str(tmp_path) in where and kazahana.__version__ in where
-    script = str(tmp_path / "env" / "bin" / "kazahana")
-    for command in ([script], [interpreter, "-m", "kazahana"]):
-        lines = subprocess.check_output([*command, "-n", "5", "--socket", daemon.socket], cwd=tmp_path).split()
-        assert len({int(line) for line in lines}) == 5
 
 
 def test_wheel_holds_what_it_must(built: Path) -> None:
@@ -303,7 +222,7 @@ PARTS: dict[str, tuple[int, str]] = {
         "__init__ errors address protocol fork prefetch connections client",
     ),
     "locks and sequences": (354, "locks holding lockerrors"),
-    "beside": (521, "other external clock __main__ testing"),
+    "beside": (467, "other external clock testing"),
 }
 
 
