@@ -16,20 +16,12 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// briefly returns a context like a keeper's call's.
-func briefly(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // notHeldUp checks that the call ends with its context, and names the file.
 func notHeldUp(t *testing.T, what, path string, call func(context.Context) error) {
 	t.Helper()
-	err := call(briefly(t))
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "not answer") {
-		t.Errorf("%s: the error is %v", what, err)
-	}
+	await.Late(t, what, call, func(err error) bool {
+		return errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), path) && strings.Contains(err.Error(), "not answer")
+	})
 }
 
 // A disk that is frozen holds up no caller, whether the file was open before or is

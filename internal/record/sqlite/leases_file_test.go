@@ -9,12 +9,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -234,14 +234,15 @@ func TestLockOfAnotherProcess(t *testing.T) {
 	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	l := mustAcquire(t, p)
 	unlock := lockFile(t, path)
-	if err := p.Release(lately(t), releaseOf(l)); !errors.Is(err, provider.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
-		t.Errorf("the error is %v, want ErrNotSent, DeadlineExceeded and the path", err)
-	}
+	release := func(ctx context.Context) error { return p.Release(ctx, releaseOf(l)) }
+	await.Late(t, "Release", release, func(err error) bool {
+		return errors.Is(err, provider.ErrNotSent) && errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), path)
+	})
 	if !isHeld(t, p, l) { // reading needs no lock
 		t.Error("the lease was released")
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.Release(context.Background(), releaseOf(l)) }()
+	go func() { done <- release(context.Background()) }()
 	unlock()
 	if err := <-done; err != nil || isHeld(t, p, l) {
 		t.Errorf("once the lock is free: %v", err)
@@ -261,13 +262,6 @@ func TestLockOfAnotherProcess(t *testing.T) {
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("Acquire: the error is %v, want that the provider is closed", err)
 	}
-}
-
-// lately is a deadline that a call which hangs misses.
-func lately(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // After its caller has left, a release is carried out only if the worker has begun it, and both

@@ -2,6 +2,7 @@
 package await
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,6 +48,25 @@ func Success(t testing.TB, what string, try func() error) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s: %v", Patience, what, err)
+		}
+	}
+}
+
+// Late makes a call that hangs, with a deadline that it misses, and checks its error. On a busy
+// machine the deadline may pass before the call has begun, which is another error: the next call
+// has more time.
+func Late(t testing.TB, what string, call func(context.Context) error, right func(error) bool) {
+	t.Helper()
+	for limit := 50 * time.Millisecond; ; limit *= 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := call(ctx)
+		cancel()
+		if right(err) {
+			return
+		}
+		if limit > 10*time.Second {
+			t.Errorf("%s: with a deadline after %v the error is %v", what, limit, err)
+			return
 		}
 	}
 }
