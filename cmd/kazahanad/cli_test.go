@@ -72,7 +72,7 @@ func TestIDFormats(t *testing.T) {
 
 func parseDecimal(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) }
 
-// typed runs a command line in this process, without any environment: one that asks no daemon.
+// typed runs a command line that asks no daemon in this process, without any environment.
 func typed(t *testing.T, args ...string) testkit.Outcome {
 	t.Helper()
 	var out, err bytes.Buffer
