@@ -81,7 +81,7 @@ func transportError(err error) error {
 func readJSON(res *http.Response, limit int64, into any) error {
 	if given := res.Header.Get("Content-Type"); given != "" {
 		if media, _, err := mime.ParseMediaType(given); err != nil || media != jsonType {
-			return &strangeError{fmt.Sprintf("the answer is %q and not JSON", Shorten(given))}
+			return &strangeError{fmt.Sprintf("the answer is %q and not JSON", shorten(given))}
 		}
 	}
 	if res.ContentLength > limit {
@@ -120,7 +120,7 @@ func problemOf(res *http.Response) error {
 		if isHTML(res) {
 			body = nil // too long for a log
 		}
-		p = foreign(res, Shorten(strings.TrimSpace(string(body))))
+		p = foreign(res, shorten(strings.TrimSpace(string(body))))
 	}
 	p.Status = res.StatusCode
 	if p.RetryAfterMS <= 0 {
@@ -139,8 +139,8 @@ func problemOf(res *http.Response) error {
 	return explained(p)
 }
 
-// Shorten shortens a foreign answer for the log.
-func Shorten(s string) string {
+// shorten shortens a foreign answer for the log.
+func shorten(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '

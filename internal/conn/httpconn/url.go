@@ -27,9 +27,6 @@ type Config struct {
 	Transport http.RoundTripper
 }
 
-// Params returns the parameters that the URL takes.
-func Params() []string { return []string{"token_file", "ca_file", "cert_file", "key_file"} }
-
 // SchemeUnix is the scheme of a lease server on a Unix socket.
 const SchemeUnix = "http+unix"
 
@@ -44,7 +41,7 @@ func ParseURL(raw string) (Config, error) {
 	if strings.Contains(raw, "#") {
 		return Config{}, errors.New("the provider URL has a part after '#', which an HTTP URL of servers does not take")
 	}
-	q, err := connurl.ParseQuery(query, Params())
+	q, err := connurl.ParseQuery(query, []string{"token_file", "ca_file", "cert_file", "key_file"})
 	if err != nil {
 		return Config{}, err
 	}
