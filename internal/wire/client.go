@@ -15,10 +15,6 @@ import (
 // integers, but 1.4 MB as decimal strings.
 const MaxResponse = 4 << 20
 
-// maxWaiting is how many encoded requests may wait to be written. A further caller
-// waits, as long as its context allows.
-const maxWaiting = 64
-
 // farewellGrace is how long a failed write waits for the reading side to end.
 const farewellGrace = 100 * time.Millisecond
 
@@ -31,14 +27,14 @@ var (
 	ErrConnectionLost = errors.New("connection lost")
 )
 
-// A Client calls methods over one stream. Calls may run concurrently: they are
-// pipelined, and their answers are found by msgid. The Client ignores answers that no
+// A Client calls methods over one stream. Calls may run concurrently: their answers are
+// found by msgid. The Client ignores answers that no
 // call waits for.
 type Client struct {
-	conn io.ReadWriteCloser
-	send chan []byte    // messages, to the writing goroutine
-	done chan struct{}  // closed by fail, once
-	both sync.WaitGroup // the reading and the writing goroutine
+	conn    io.ReadWriteCloser
+	writes  chan struct{} // has room for the call that writes
+	done    chan struct{} // closed by fail, once
+	reading sync.WaitGroup
 
 	mu       sync.Mutex
 	lastID   uint32
@@ -67,21 +63,20 @@ type answer struct {
 func NewClient(conn io.ReadWriteCloser) *Client {
 	c := &Client{
 		conn:    conn,
-		send:    make(chan []byte, maxWaiting),
+		writes:  make(chan struct{}, 1),
 		done:    make(chan struct{}),
 		waiting: make(map[uint32]*waiter),
 	}
-	c.both.Go(c.readAll)
-	c.both.Go(c.writeAll)
+	c.reading.Go(c.readAll)
 	return c
 }
 
 // Close closes the stream, fails the calls that wait with ErrClosed, and
-// returns when the Client's goroutines have ended.
+// returns when the Client's goroutine has ended.
 func (c *Client) Close() error {
 	c.fail(ErrClosed)
 	<-c.done
-	c.both.Wait()
+	c.reading.Wait()
 	return c.closeErr
 }
 
@@ -119,11 +114,7 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 		c.forget(id)
 		return fmt.Errorf("wire: call %s: %w", method, err)
 	}
-	select {
-	case c.send <- out:
-	case <-ctx.Done(): // noticed below
-	case <-c.done: // likewise: fail answers every call
-	}
+	c.write(ctx, out)
 	var got answer
 	select {
 	case got = <-w.done:
@@ -267,43 +258,21 @@ func (c *Client) deliver(message *Request) error {
 	return nil
 }
 
-// writeAll writes requests until the Client fails, all waiting ones at once.
-func (c *Client) writeAll() {
-	var batch []byte
-	for {
-		select {
-		case out := <-c.send:
-			batch = c.collect(batch[:0], out)
-		case <-c.done:
-			return
-		}
-		n, err := c.conn.Write(batch)
-		if err == nil && n < len(batch) {
-			err = io.ErrShortWrite
-		}
-		if err != nil {
-			c.awaitFarewell()
-			c.fail(err)
-			return
-		}
-		if cap(batch) > HighWater {
-			batch = nil
-		}
+// write writes a request. Where it cannot, the call hears of that as of its answer. A request of
+// which only a part is written when ctx ends ends the Client.
+func (c *Client) write(ctx context.Context, out []byte) {
+	select {
+	case c.writes <- struct{}{}:
+	case <-ctx.Done():
+		return
+	case <-c.done:
+		return
 	}
-}
-
-// collect appends the request and all waiting ones to batch.
-func (c *Client) collect(batch, out []byte) []byte {
-	for {
-		batch = append(batch, out...)
-		if len(batch) >= HighWater {
-			return batch
-		}
-		select {
-		case out = <-c.send:
-		default:
-			return batch
-		}
+	defer func() { <-c.writes }()
+	defer context.AfterFunc(ctx, func() { c.fail(ctx.Err()) })()
+	if _, err := c.conn.Write(out); err != nil && ctx.Err() == nil {
+		c.awaitFarewell()
+		c.fail(err)
 	}
 }
 

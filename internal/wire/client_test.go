@@ -143,36 +143,37 @@ func TestLargestResults(t *testing.T) {
 }
 
 func TestConcurrentCalls(t *testing.T) {
+	const callers = 16
 	type call struct {
 		id    uint32
 		param uint64
 	}
-	var burst []call // answered in reverse
+	var round []call // answered in reverse
 	c := newPair(t, func(conn *ServerConn, r *Request) {
 		n, err := r.Uint64()
 		if err != nil {
 			panic(err)
 		}
-		if burst = append(burst, call{r.ID, n}); conn.Pending() {
+		if round = append(round, call{r.ID, n}); len(round) < callers {
 			return
 		}
-		for _, b := range slices.Backward(burst) {
-			conn.ReplyUint64(b.id, b.param)
+		for _, one := range slices.Backward(round) {
+			conn.ReplyUint64(one.id, one.param)
 		}
-		burst = burst[:0]
+		round = round[:0]
 	})
-	var all sync.WaitGroup
-	for g := range uint64(16) {
-		all.Go(func() {
-			for i := range uint64(300) {
+	for i := range uint64(100) {
+		var all sync.WaitGroup
+		for g := range uint64(callers) {
+			all.Go(func() {
 				var got uint64
 				if err := c.Call(t.Context(), "m", &got, g<<32|i); err != nil || got != g<<32|i {
 					t.Errorf("got %x, want %x: %v", got, g<<32|i, err)
 				}
-			}
-		})
+			})
+		}
+		all.Wait()
 	}
-	all.Wait()
 }
 
 func TestErrorsFromTheServer(t *testing.T) {
@@ -362,17 +363,16 @@ func TestClose(t *testing.T) {
 	}
 }
 
-func TestDeadlines(t *testing.T) {
+// A peer that does not read holds no caller beyond its deadline, and ends the Client: a part of a
+// request may be written.
+func TestDeadlinesOfAPeerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		c := NewClient(near)
 		defer far.Close()
 		defer c.Close()
-
-		// The far side does not read: neither the writing nor the waiting for room may hold a
-		// caller beyond its deadline.
 		var all sync.WaitGroup
-		for range 3 * maxWaiting {
+		for range 100 {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -384,24 +384,38 @@ func TestDeadlines(t *testing.T) {
 			})
 		}
 		all.Wait()
+		if err := c.Call(t.Context(), "NextID", nil); !errors.Is(err, ErrConnectionLost) {
+			t.Error(err)
+		}
+	})
+}
+
+// An answer that comes late is ignored, and later calls succeed.
+func TestDeadlinesOfAPeerThatIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := true
+		c := newPair(t, func(conn *ServerConn, r *Request) {
+			if slow {
+				time.Sleep(2 * time.Second)
+			}
+			slow = false
+			conn.ReplyUint64(r.ID, 7)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var got uint64
+		if err := c.Call(ctx, "NextID", &got); !errors.Is(err, context.DeadlineExceeded) || got != 0 {
+			t.Error(got, err)
+		}
 		if n := len(c.waiting); n != 0 {
 			t.Errorf("%d calls are still remembered", n)
 		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := c.Call(ended, "NextID", nil); !errors.Is(err, context.Canceled) {
+		if err := c.Call(ctx, "NextID", nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-
-		// The far side wakes up: late answers are ignored, new calls succeed.
-		var server sync.WaitGroup
-		server.Go(func() { _ = serve(NewServerConn(far, far)) })
-		var got uint64
-		if err := c.Call(t.Context(), "NextID", &got); err != nil || got == 0 {
+		if err := c.Call(t.Context(), "NextID", &got); err != nil || got != 7 {
 			t.Error(got, err)
 		}
-		c.Close()
-		server.Wait()
 	})
 }
 
