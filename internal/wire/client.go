@@ -80,9 +80,6 @@ func (c *Client) Close() error {
 	return c.closeErr
 }
 
-// Done returns a channel that is closed when the Client can call no more.
-func (c *Client) Done() <-chan struct{} { return c.done }
-
 // Err says why the Client can call no more, or nil.
 func (c *Client) Err() error {
 	c.mu.Lock()

@@ -310,7 +310,7 @@ func TestBrokenStreams(t *testing.T) {
 				})
 			}
 			all.Wait()
-			<-c.Done()
+			<-c.done
 			if err := c.Call(t.Context(), "m", nil); !errors.Is(err, ErrConnectionLost) || !errors.Is(c.Err(), ErrConnectionLost) {
 				t.Errorf("afterwards: %v, %v", err, c.Err())
 			}
@@ -354,7 +354,7 @@ func TestClose(t *testing.T) {
 	}
 	closers.Wait()
 	waiting.Wait()
-	<-c.Done()
+	<-c.done
 	if !errors.Is(c.Err(), ErrClosed) {
 		t.Error(c.Err())
 	}

@@ -167,7 +167,7 @@ func FuzzClient(f *testing.F) {
 			defer c.Close()
 			// The stream ends, so the call does, with any result.
 			err := c.Call(t.Context(), "m", fuzzTargets[int(target)%len(fuzzTargets)](), 1)
-			<-c.Done()
+			<-c.done
 			if !errors.Is(c.Err(), ErrConnectionLost) {
 				t.Fatalf("call: %v, client: %v", err, c.Err())
 			}
