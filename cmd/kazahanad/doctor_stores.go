@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/daemon"
@@ -20,7 +21,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -144,9 +144,9 @@ func (x *examination) store(p provider.Provider) {
 	case scheme == sqlitefile.Scheme:
 		x.file(rawURL)
 		return
-	case slices.Contains(httplease.Schemes(), scheme):
-		cfg, _ := httplease.ParseURL(rawURL) // the provider has read it
-		if !x.LeaseServers(ctx, cfg.Config, &x.clock) {
+	case slices.Contains(httpconn.Schemes(), scheme):
+		cfg, _ := httpconn.ParseURL(rawURL) // the provider has read it
+		if !x.LeaseServers(ctx, cfg, &x.clock) {
 			return
 		}
 		// A verification of no leases is the smallest request that needs the token.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/runner/child"
 )
@@ -26,7 +26,7 @@ func (j *job) canExtend() error {
 // mayExtend asks a lease server for an extension before CMD starts: only this shows whether the
 // server extends leases, and whether the token allows it. Other failures may pass.
 func (j *job) mayExtend(held *runner.LeaseHolding) error {
-	if !slices.Contains(httplease.Schemes(), j.provider.Info().Name) {
+	if !slices.Contains(httpconn.Schemes(), j.provider.Info().Name) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)

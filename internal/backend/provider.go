@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
@@ -51,7 +52,7 @@ func (o ProviderOptions) services(ofURL provider.Terms) provider.Services {
 
 // Schemes returns the schemes that OpenProvider knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, serverSchemes(), kubernetes.Schemes(), httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, serverSchemes(), kubernetes.Schemes(), httpconn.Schemes())
 }
 
 // OpenProvider returns the provider that the URL names. It reaches out to nothing: a
@@ -71,7 +72,7 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 		return nil, fmt.Errorf("there is no provider %q: the URL must begin with one of %s", scheme, schemeList())
 	}
 	switch {
-	case slices.Contains(httplease.Schemes(), scheme):
+	case slices.Contains(httpconn.Schemes(), scheme):
 		return openHTTPProvider(rawURL, opts)
 	case slices.Contains(serverSchemes(), scheme):
 		on, params, err := parseServer(scheme, rawURL, provider.TermsParams(), opts.NowMS)
@@ -156,7 +157,7 @@ func openHTTPProvider(rawURL string, opts ProviderOptions) (provider.Provider, e
 	if len(opts.Services) > 0 {
 		return nil, errors.New("http: the terms of services are set on the lease server that the URL names, and not here")
 	}
-	cfg, err := httplease.ParseURL(rawURL)
+	cfg, err := httpconn.ParseURL(rawURL)
 	if err != nil {
 		return nil, err
 	}

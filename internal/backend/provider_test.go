@@ -39,7 +39,7 @@ func TestOpen(t *testing.T) {
 		}
 		info := p.Info()
 		// Seeds 000-3.1-1 and 003-5-2.
-		if info.Name != test.name || info.Scope != test.scope || info.Coordinated != (test.name != "static") {
+		if info.Name != test.name || info.Scope != test.scope || info.Coordinated == (test.name == "static" || test.name == "none") {
 			t.Errorf("%s: Info is %+v", test.url, info)
 		}
 		_, err = p.Acquire(context.Background(), provider.AcquireRequest{})

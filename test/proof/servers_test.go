@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -32,7 +33,7 @@ func (w *world) serve(p provider.Provider, services provider.Services, nowMS fun
 		Provider: p, Services: services, Version: "simulated", ProviderTimeout: time.Second, MaxInFlight: 100,
 		NowMS: nowMS, Log: zap.NewNop(),
 	}}
-	cfg, err := httplease.ParseURL("http://one.example,http://two.example")
+	cfg, err := httpconn.ParseURL("http://one.example,http://two.example")
 	must(err, nil)
 	cfg.Transport = s
 	for _, server := range cfg.Servers {

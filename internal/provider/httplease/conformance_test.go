@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -94,7 +95,7 @@ func open(p provider.Provider, services provider.Services, nowMS func() int64) (
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := httplease.ParseURL(f.url)
+	cfg, err := httpconn.ParseURL(f.url)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +134,7 @@ func TestUnixSocket(t *testing.T) {
 	p, err := providertest.OverMemory(memory.New(nil), provider.Services{Default: provider.DefaultTerms()})
 	must.Succeed(t, err)
 	f := serveOn(l, options(p, provider.Services{Default: provider.DefaultTerms()}))
-	cfg, err := httplease.ParseURL("http+unix:" + strings.ReplaceAll(path, " ", "%20"))
+	cfg, err := httpconn.ParseURL("http+unix:" + strings.ReplaceAll(path, " ", "%20"))
 	must.Succeed(t, err)
 	h, err := httplease.New(cfg)
 	must.Succeed(t, err)

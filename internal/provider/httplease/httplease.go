@@ -40,12 +40,15 @@ const (
 
 // New returns the provider. It reads the files that cfg names, and connects to
 // nothing.
-func New(cfg Config) (*Provider, error) {
-	c, err := httpconn.New(cfg.Config)
+//
+// Terms are not among cfg: the servers decide on them.
+func New(cfg httpconn.Config) (*Provider, error) {
+	info := provider.Info{Name: cfg.Servers[0].Scheme, URL: cfg.Names(), Scope: provider.ScopeShared, Coordinated: true}
+	c, err := httpconn.New(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Info().Name, err)
+		return nil, fmt.Errorf("%s: %w", info.Name, err)
 	}
-	return &Provider{Lacking: provider.Lacking(cfg.Info().Name), info: cfg.Info(), client: c, foreign: foreign{echoes: map[string]bool{}}}, nil
+	return &Provider{Lacking: provider.Lacking(info.Name), info: info, client: c, foreign: foreign{echoes: map[string]bool{}}}, nil
 }
 
 // Info implements provider.Provider. Forgetful is known after the first Acquire.

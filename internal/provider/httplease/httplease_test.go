@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
@@ -48,12 +49,12 @@ func TestParseURL(t *testing.T) {
 		"http://a?ca_file=/c":                          "error: write https://",
 		"http://a?x=%zz":                               "error: malformed",
 	} {
-		cfg, err := httplease.ParseURL(raw)
+		cfg, err := httpconn.ParseURL(raw)
 		got := ""
 		if err != nil {
 			got = "error: " + err.Error()
 		} else {
-			got = cfg.Info().URL
+			got = cfg.Names()
 		}
 		if fragment, isErr := strings.CutPrefix(want, "error: "); isErr && (err == nil || !strings.Contains(got, fragment)) || !isErr && got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
@@ -66,7 +67,7 @@ func TestParseURL(t *testing.T) {
 	for i := 1; i <= 16; i++ {
 		many += fmt.Sprintf(",host-%d", i)
 	}
-	if _, err := httplease.ParseURL(many); err == nil || !strings.Contains(err.Error(), "17 servers") {
+	if _, err := httpconn.ParseURL(many); err == nil || !strings.Contains(err.Error(), "17 servers") {
 		t.Errorf("17 servers: %v", err)
 	}
 }
@@ -74,7 +75,7 @@ func TestParseURL(t *testing.T) {
 // mustOpen opens a provider that the test closes.
 func mustOpen(t *testing.T, raw string) *httplease.Provider {
 	t.Helper()
-	cfg, err := httplease.ParseURL(raw)
+	cfg, err := httpconn.ParseURL(raw)
 	must.Succeed(t, err)
 	p, err := httplease.New(cfg)
 	must.Succeed(t, err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 
 	"go.uber.org/zap"
@@ -181,7 +182,7 @@ func TestTLSFiles(t *testing.T) {
 		"https://h?cert_file=" + a.File + "&key_file=" + key:         "and key_file ",
 		"https://h?token_file=" + filepath.Join(t.TempDir(), "none"): "token_file",
 	} {
-		cfg, err := httplease.ParseURL(raw)
+		cfg, err := httpconn.ParseURL(raw)
 		must.Succeed(t, err)
 		if _, err := httplease.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", raw, err)
