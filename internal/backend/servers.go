@@ -178,7 +178,7 @@ func onPostgres(c postgresconn.Config) server {
 			if err != nil {
 				return nil, err
 			}
-			records := recordpostgres.NewLasting(client, area, longestMS)
+			records := recordpostgres.New(client, area, longestMS)
 			o := &opened{Store: records, closers: []io.Closer{records, client}}
 			_, err = records.Look(ctx, nil)
 			return o.unless(err)

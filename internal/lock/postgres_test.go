@@ -25,7 +25,7 @@ func openPostgres(cfg postgresconn.Config) (inPostgres, error) {
 	if err != nil {
 		return inPostgres{}, err
 	}
-	records := postgres.New(client, area)
+	records := postgres.New(client, area, 0)
 	return inPostgres{lock.OnRecords(records), records, client}, nil
 }
 

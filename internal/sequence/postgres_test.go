@@ -34,7 +34,7 @@ func TestPostgresConformance(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				records := postgres.New(client, area)
+				records := postgres.New(client, area, 0)
 				return inPostgres{sequence.OnRecords(records), records, client}, nil
 			},
 			Advance: func(d time.Duration) { now += d.Milliseconds(); set(now) },

@@ -36,7 +36,7 @@ func openLeases(cfg postgresconn.Config, services provider.Services) (*leasing, 
 	if err != nil {
 		return nil, err
 	}
-	records := postgres.NewLasting(client, pool.AreaOf(services), services.LongestMS())
+	records := postgres.New(client, pool.AreaOf(services), services.LongestMS())
 	l := &leasing{sending: func() {}}
 	l.Provider, err = pool.New(pool.Config{
 		Records: marking{records, l}, Services: services,

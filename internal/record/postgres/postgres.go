@@ -89,12 +89,9 @@ type Store struct {
 }
 
 // New uses the client; the client's owner closes it after the store. A fence lasts as long as the
-// grants.
-func New(client *postgresconn.Client, area record.Area) *Store { return NewLasting(client, area, 0) }
-
-// NewLasting is New for a process with grants that last for longestMS at most. A fence lasts as
-// long once the process has seen it, even if the server has forgotten how long its grants lasted.
-func NewLasting(client *postgresconn.Client, area record.Area, longestMS int64) *Store {
+// grants; and as long as longestMS once this process has seen it, even if the server has forgotten
+// how long the grants of such a process lasted.
+func New(client *postgresconn.Client, area record.Area, longestMS int64) *Store {
 	kind := postgresconn.Kind{Name: area.Name, LongestMS: longestMS, MaxMS: area.Longest()}
 	for _, table := range tables {
 		kind.Tables = append(kind.Tables, strings.ReplaceAll(table, "{area}", area.Name))

@@ -43,7 +43,7 @@ func open(cfg postgresconn.Config, area record.Area) (owned, error) {
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{postgres.New(client, area), client}, nil
+	return owned{postgres.New(client, area, 0), client}, nil
 }
 
 func TestConformance(t *testing.T) {
