@@ -240,12 +240,16 @@ func TestCoreInvariants(t *testing.T) {
 					t.Skip()
 				}
 				r := sent[len(sent)-1-min(rapid.IntRange(0, MaxReceipts).Draw(t, "how old"), len(sent)-1)]
-				switch rapid.IntRange(0, 2).Draw(t, "with another") {
+				switch rapid.IntRange(0, 3).Draw(t, "with another") {
 				case 0:
 					r.Owner = "carol"
 				case 1:
 					if r.Op != Release { // which has none
 						r.TTLMS++
+					}
+				case 3:
+					if r.Op != Acquire {
+						r.LeaseID = strings.Repeat("f", 32)
 					}
 				case 2:
 					if r.Op, r.TTLMS = r.Op%Release+1, term; r.Op == Release {
