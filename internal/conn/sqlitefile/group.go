@@ -265,7 +265,7 @@ func (t *Tx) run(j *job, shared bool) error {
 			if _, err := t.Exec("ROLLBACK TO job"); err != nil {
 				return err
 			}
-			t.undo(before, delta)
+			t.life, t.Session.changes.delta = before, delta // as the tables are again
 		}
 	}
 	if shared {
@@ -273,10 +273,4 @@ func (t *Tx) run(j *job, shared bool) error {
 		return err
 	}
 	return nil
-}
-
-// undo drops the notes of a failed operation, as ROLLBACK TO does with the tables.
-func (t *Tx) undo(before life, delta uint64) {
-	t.life, t.Session.changes.delta = before, delta
-	t.Session.fence = before.fence()
 }
