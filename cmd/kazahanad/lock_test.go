@@ -151,7 +151,7 @@ func TestLockEndsCommandBeforeItIsLost(t *testing.T) {
 	store := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Leases()).URL()
 	daemon := s.Start("--store", store)
 	other.Start("--store", store)
-	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "40s", "--timeout", "1s")
+	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "40s", "--timeout", "5s")
 	daemon.Freeze()
 	var next lock.Answer
 	other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
