@@ -65,7 +65,7 @@ export class Client extends KazahanaClient {
   }
 
   lock(key: string, options: LockOptions = {}): Promise<Lock> {
-    return acquire(key, { ...options, timeout: options.timeout ?? this.timeout }, this.socket, this.channel);
+    return acquire(key, { ...options, timeout: options.timeout ?? this.timeout }, this.socket, this.channel.isSingle);
   }
 
   /** Fails the calls under way with ClientClosedError and closes the connection. Locks have connections of their own. */

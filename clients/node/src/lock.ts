@@ -1,10 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { integer, milliseconds, text, type CallOptions } from './calls.js';
-import { Channel } from './channel.js';
 import type { KazahanaError } from './errors.js';
 import { known } from './errortext.js';
 import * as lockErrors from './lockerrors.js';
-import { LockExpiredError, LockHeldError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
+import { LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import { LONG_AGO, Moment } from './moment.js';
 import { map } from './other.js';
 import { PinnedChannel } from './pinned.js';
@@ -16,11 +15,6 @@ export interface LockOptions extends CallOptions {
   ttl?: number | undefined;
   /** Milliseconds to wait while another owner holds the lock. Default 0: LockHeldError at once. `timeout` comes on top. */
   wait?: number | undefined;
-  /**
-   * `connection`, the default: the daemon renews the lock while this process keeps a connection of its own for it, and releases it when
-   * that closes. `none`: the lock ends after ttl, unless renew() is called.
-   */
-  hold?: 'connection' | 'none' | undefined;
 }
 
 /** A lock that this process holds, until release() or `lost`. */
@@ -32,8 +26,6 @@ export interface Lock extends AsyncDisposable {
   readonly ownerId: string;
   /** Aborted, with a LockLostError, when the lock can no longer be relied upon. */
   readonly lost: AbortSignal;
-  /** Makes the lock last another ttl from now. Only needed with `hold: 'none'`. */
-  renew(ttl?: number): Promise<void>;
   /** Gives the lock back. It also resolves if the lock was lost: check `lost`. */
   release(): Promise<void>;
 }
@@ -53,26 +45,18 @@ const CHECK = 1 / 3;
 const RETRY = 1 / 10;
 /** How often a lock's end is looked at: a timer stands still while the machine is suspended. */
 const LOOK_MS = 1000;
-/** How long at least, and at most, to try to give a lease back for which no caller waits any more. */
-const GIVE_BACK_MS = 1000;
-const MAX_GIVE_BACK_MS = 10_000;
-
-/** Takes a lock on a connection of its own, whose end ends the wait. A lock with `hold: 'none'` uses `shared` afterwards. */
-export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, shared: Channel): Promise<Lock> {
-  const { timeout, signal, hold = 'connection' } = options;
+/** Takes a lock on a connection of its own, whose end ends the wait: the daemon keeps no lock for a caller who gave up. */
+export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, isSingle: boolean): Promise<Lock> {
+  const { timeout, signal } = options;
   const ttl = milliseconds('ttl', options.ttl ?? 30_000);
   const wait = milliseconds('wait', options.wait ?? 0, 0);
   milliseconds('timeout', timeout);
-  const isHeld = hold === 'connection';
-  const own = new PinnedChannel(socket, shared.isSingle);
+  const own = new PinnedChannel(socket, isSingle);
   const until = steadyNow() + wait + timeout;
   const left = () => Math.max(until - steadyNow(), 1);
-  let requestId: string;
-  const request = (wait_ms: number) =>
-    encodeCall('Lock.Acquire', [key, { ttl_ms: ttl, wait_ms, request_id: requestId, hold: isHeld ? hold : undefined }]);
   const take = () => {
-    requestId = randomUUID();
-    return own.call(request(Math.floor(wait)), left(), signal);
+    const request = { ttl_ms: ttl, wait_ms: Math.floor(wait), request_id: randomUUID(), hold: 'connection' };
+    return own.call(encodeCall('Lock.Acquire', [key, request]), left(), signal);
   };
   try {
     const taken = await take().catch((error: unknown) => {
@@ -80,30 +64,12 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
       if (error instanceof RequestIdReusedError) return take();
       throw error;
     });
-    const lock = new HeldLock(key, ttl, taken, shared, isHeld ? own : undefined);
-    if (!isHeld) own.close();
+    const lock = new HeldLock(key, ttl, taken, own);
     await lock.begin(left(), signal);
     return lock;
   } catch (error) {
     own.close();
-    const isInDoubt = !isHeld && own.wasConnected && !(error instanceof LockHeldError);
-    if (isInDoubt) void giveBack(key, request(0), new Channel(socket), Math.min(Math.max(timeout, GIVE_BACK_MS), MAX_GIVE_BACK_MS));
     throw error;
-  }
-}
-
-/** Repeats an acquire that nobody waits for any more, to find out what it was granted, and releases that. */
-async function giveBack(key: string, request: Buffer, channel: Channel, timeout: number): Promise<void> {
-  channel.wasConnected = true; // a daemon that is being restarted is waited for
-  const until = steadyNow() + timeout;
-  try {
-    const { leaseId } = map(await channel.call(request, timeout));
-    const release = encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: randomUUID() }]);
-    await channel.call(release, Math.max(until - steadyNow(), 1));
-  } catch {
-    // Nothing was granted, or it ends with its ttl.
-  } finally {
-    channel.close();
   }
 }
 
@@ -113,47 +79,34 @@ class HeldLock implements Lock {
   readonly ownerId: string;
   private readonly losing = new AbortController();
   private until = LONG_AGO; // the lock certainly lives until then
-  private readonly channel: Channel;
   private timer: NodeJS.Timeout | undefined;
   private releasing: Promise<void> | undefined;
 
   constructor(
     readonly key: string,
-    private ttl: number,
+    private readonly ttl: number,
     taken: Value,
-    shared: Channel,
-    private readonly own: PinnedChannel | undefined,
+    private readonly own: PinnedChannel,
   ) {
-    this.channel = own ?? shared;
     const lease = map(taken) as unknown as Lease;
     this.token = integer(lease.fencingToken);
     this.leaseId = text(lease.leaseId);
     this.ownerId = text(lease.ownerId);
-    if (own) {
-      own.pin((error) => this.lose('the connection to the daemon was lost', error));
-      own.onMessage = (method, params) => {
-        if (method !== 'Lock.Lost') return;
-        const lost = map(Array.isArray(params) ? params[0] : undefined);
-        if (lost['leaseId'] === this.leaseId) this.lose(`the daemon says: ${text(lost['reason'] ?? 'lost')}`);
-      };
-    }
+    own.pin((error) => this.lose('the connection to the daemon was lost', error));
+    own.onMessage = (method, params) => {
+      if (method !== 'Lock.Lost') return;
+      const lost = map(Array.isArray(params) ? params[0] : undefined);
+      if (lost['leaseId'] === this.leaseId) this.lose(`the daemon says: ${text(lost['reason'] ?? 'lost')}`);
+    };
   }
 
   get lost(): AbortSignal {
-    if (!this.own && this.until.left <= 0) this.lose('its time ran out');
     return this.losing.signal;
   }
 
   /** Gets the remaining time of the lock (the acquire may have waited), and subscribes to its loss. */
   async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
-    await this.ask(this.own ? 'Lock.Watch' : 'Lock.Get', this.own ? { lease_id: this.leaseId } : undefined, timeout, signal);
-    this.checkIn(this.ttl * CHECK);
-  }
-
-  async renew(ttl = this.ttl): Promise<void> {
-    this.ttl = milliseconds('ttl', ttl);
-    this.lost.throwIfAborted();
-    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: randomUUID() }, Math.max(this.until.left, 1));
+    await this.ask('Lock.Watch', { lease_id: this.leaseId }, timeout, signal);
     this.checkIn(this.ttl * CHECK);
   }
 
@@ -170,13 +123,11 @@ class HeldLock implements Lock {
     if (this.lost.aborted) return;
     const params = [this.key, { lease_id: this.leaseId, request_id: randomUUID() }];
     try {
-      await this.channel.call(encodeCall('Lock.Release', params), Math.max(Math.min(this.until.left, this.ttl), 1000));
+      await this.own.call(encodeCall('Lock.Release', params), Math.max(Math.min(this.until.left, this.ttl), 1000));
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
-      // The end of the connection has released the lock, or its ttl will.
-      else if (!this.own) throw error;
     } finally {
-      this.own?.close();
+      this.own.close(); // which releases the lock, whatever became of the call
     }
   }
 
@@ -186,7 +137,7 @@ class HeldLock implements Lock {
     const params = options ? [this.key, options] : [this.key];
     let answer: Value;
     try {
-      answer = await this.channel.call(encodeCall(method, params), timeout, signal);
+      answer = await this.own.call(encodeCall(method, params), timeout, signal);
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       throw error;
@@ -198,13 +149,13 @@ class HeldLock implements Lock {
     this.lost.throwIfAborted();
   }
 
-  /** Checks a lock that the daemon renews, after a pause or when its time ran out. Any other lock is lost then. */
+  /** Checks the lock after a pause, or when its time ran out. */
   private checkIn(pause: number): void {
     clearTimer(this.timer);
     if (this.lost.aborted || this.releasing) return;
-    const next = Math.min(LOOK_MS, this.until.left, this.own ? pause : Infinity);
+    const next = Math.min(LOOK_MS, this.until.left, pause);
     this.timer = setTimer(() => {
-      if (this.own && (pause <= next || this.until.left <= 0)) void this.check();
+      if (pause <= next || this.until.left <= 0) void this.check();
       else this.checkIn(pause - next);
     }, next).unref();
   }
@@ -225,7 +176,7 @@ class HeldLock implements Lock {
     if (this.losing.signal.aborted || (this.releasing && !isGone(cause))) return;
     clearTimer(this.timer);
     this.losing.abort(new LockLostError(`the lock ${JSON.stringify(this.key)} is lost: ${why}`, { cause }));
-    this.own?.close();
+    this.own.close();
   }
 }
 

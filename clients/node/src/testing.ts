@@ -80,11 +80,7 @@ export class FakeClient extends KazahanaClient {
       if (this.locks.get(key) === losing) this.locks.delete(key);
       return Promise.resolve();
     };
-    const renew = () => {
-      losing.signal.throwIfAborted();
-      return Promise.resolve();
-    };
-    return { key, token, leaseId: `fake-${token}`, ownerId: 'fake', lost: losing.signal, renew, release, [Symbol.asyncDispose]: release };
+    return { key, token, leaseId: `fake-${token}`, ownerId: 'fake', lost: losing.signal, release, [Symbol.asyncDispose]: release };
   }
 
   close(): Promise<void> {

@@ -198,25 +198,20 @@ test('locks of the real daemon', async (t) => {
   assert.equal(short.lost.aborted, false);
   await short.release();
   await next.release();
-  const manual = await client.lock(key, { ttl: 30_000, hold: 'none' });
-  await manual.renew(60_000);
-  await manual.release();
   await (await client.lock(key)).release();
 });
 
 test('a real daemon keeps no lock for who gave up', async (t) => {
   const { client } = await withFeature(t, 'locks');
-  for (const hold of ['connection', 'none']) {
-    const lock = await client.lock(hold, { ttl: 3_600_000 });
-    const reason = new Error('enough');
-    const controller = new AbortController();
-    const waiting = client.lock(hold, { hold, ttl: 3_600_000, wait: 600_000, timeout: 60_000, signal: controller.signal });
-    await delay(20); // which is more interesting if it is long enough
-    controller.abort(reason);
-    await assert.rejects(waiting, reason);
-    await lock.release();
-    await (await client.lock(hold, { wait: 600_000 })).release();
-  }
+  const lock = await client.lock('k', { ttl: 3_600_000 });
+  const reason = new Error('enough');
+  const controller = new AbortController();
+  const waiting = client.lock('k', { ttl: 3_600_000, wait: 600_000, timeout: 60_000, signal: controller.signal });
+  await delay(20); // which is more interesting if it is long enough
+  controller.abort(reason);
+  await assert.rejects(waiting, reason);
+  await lock.release();
+  await (await client.lock('k', { wait: 600_000 })).release();
 });
 
 test('a real daemon that dies takes its locks with it', async (t) => {

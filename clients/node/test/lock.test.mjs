@@ -4,7 +4,6 @@ import os from 'node:os';
 import { performance } from 'node:perf_hooks';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
-import system from '../dist/system.js';
 import { delay, Script, stopClock, until } from './support.mjs';
 
 const { Client } = kazahana;
@@ -13,9 +12,8 @@ const { Client } = kazahana;
 async function lockDaemon(t, change = () => false) {
   const lock = { tenant_id: 'default', lock_key: 'k', lease_id: 'lease-1', owner_id: 'anonymous/0', fencing_token: 2n ** 60n, state: 'ACTIVE', acquired_at: '', expires_at: '', expires_in_ms: 30_000 };
   const daemon = await Script.start(t, (request) => {
-    const { method, params, reply } = request;
+    const { method, reply } = request;
     if (change(request)) return;
-    if (method === 'Lock.Renew') lock.expires_in_ms = params[1].ttl_ms;
     if (method === 'Lock.Release') lock.state = 'RELEASED';
     reply(method === 'Ping' ? 'pong' : lock);
   });
@@ -84,51 +82,6 @@ test('a signal or the deadline ends the wait and closes the connection, so that 
   await until('the connections close', () => daemon.connections.every((socket) => socket.destroyed));
 });
 
-/** A daemon that does not answer the first acquire, or what follows it, and the call whose caller gives up then. */
-async function givingUp(t, silent, options) {
-  let isSilent = true;
-  const { daemon, client } = await lockDaemon(t, ({ method }) => {
-    if (!isSilent || method !== silent) return false;
-    isSilent = false;
-    controller.abort(reason);
-    return true;
-  });
-  const reason = new Error('enough');
-  const controller = new AbortController();
-  await assert.rejects(client.lock('k', { ttl: 9000, wait: 60_000, hold: 'none', signal: controller.signal, ...options }), reason);
-  return { daemon, client };
-}
-
-for (const silent of ['Lock.Acquire', 'Lock.Get']) {
-  test(`hold: none: what may have been granted to a caller who gave up at ${silent} is given back`, async (t) => {
-    const { daemon, client } = await givingUp(t, silent);
-    await client.close(); // which does not end that
-    const asked = (method) => daemon.requests.filter((request) => request.method === method);
-    await until('it is released', () => asked('Lock.Release').length === 1);
-    const [first, again] = asked('Lock.Acquire');
-    assert.ok(first.params[1].wait_ms > 0);
-    assert.deepEqual(again.params, ['k', { ...first.params[1], wait_ms: 0 }]);
-    assert.notEqual(again.socket, first.socket);
-    assert.equal(asked('Lock.Release')[0].params[1].lease_id, 'lease-1');
-    await until('the connections close', () => daemon.connections.every((socket) => socket.destroyed));
-  });
-}
-
-test('hold: none: who gave up and was granted nothing asks once', async (t) => {
-  const advance = stopClock(t);
-  let asked = 0;
-  const { daemon, client } = await lockDaemon(t, ({ fail }) => {
-    if (++asked === 1) advance(30);
-    else fail('LOCK_HELD: "k" is held');
-    return true;
-  });
-  await assert.rejects(client.lock('k', { timeout: 30, hold: 'none' }), { code: 'TIMEOUT' });
-  await until('it asks whether something was granted, and ends', () => asked === 2 && daemon.connections.every((socket) => socket.destroyed));
-  await assert.rejects(client.lock('k', { hold: 'none' }), kazahana.LockHeldError); // and then there is no doubt
-  await until('its connection closes', () => daemon.connections.every((socket) => socket.destroyed));
-  assert.equal(asked, 3);
-});
-
 test('an acquire that the connection broke under is repeated as the same request', async (t) => {
   const seen = [];
   const { client } = await lockDaemon(t, ({ method, params, socket, fail }) => {
@@ -167,7 +120,6 @@ test('a connection that breaks loses the lock, and is not made again', async (t)
   daemon.connections.at(-1).destroy();
   const reason = await lossOf(lock);
   assert.deepEqual([reason.code, reason.cause.code], ['LOCK_LOST', 'DAEMON_UNAVAILABLE']);
-  await assert.rejects(lock.renew(), kazahana.LockLostError);
   await lock.release();
   assert.equal(daemon.connections.length, 1);
 });
@@ -207,40 +159,6 @@ test('a process that could not run for longer than the ttl asks before it gives 
   await lock.release();
 });
 
-const skip = process.version.startsWith('v18.') && 'the mocked timers of Node 18 have no unref';
-
-test('hold: none needs its own connection only to be acquired, ends with its time, and is renewed by the caller', { skip }, async (t) => {
-  t.mock.timers.enable({ apis: ['setTimeout'] });
-  t.mock.method(system, 'setTimer', setTimeout);
-  t.mock.method(system, 'clearTimer', clearTimeout);
-  t.mock.method(os, 'uptime', () => 1000);
-  const steady = stopClock(t);
-  const advance = (ms) => {
-    steady(ms);
-    t.mock.timers.tick(ms);
-  };
-  const { client, daemon, lock: known } = await lockDaemon(t);
-  await client.ping();
-  known.expires_in_ms = 9000;
-  const lock = await client.lock('k', { ttl: 9000, hold: 'none' });
-  const [ping, acquire, get] = daemon.requests;
-  assert.deepEqual([acquire.method, get.method, get.socket === ping.socket], ['Lock.Acquire', 'Lock.Get', true]);
-  assert.ok(!('hold' in acquire.params[1]));
-  await lock.renew(100_000);
-  assert.equal(daemon.requests.at(-1).params[1].ttl_ms, 100_000);
-  advance(9100);
-  assert.equal(lock.lost.aborted, false);
-  await lock.renew(5000);
-  const loss = lossOf(lock);
-  advance(4999);
-  assert.equal(lock.lost.aborted, false);
-  advance(1);
-  assert.match((await loss).message, /its time ran out/);
-  await assert.rejects(lock.renew(), kazahana.LockLostError);
-  assert.equal(daemon.connections.length, 2);
-  await client.ping();
-});
-
 /** Stops both clocks, and returns what suspends the machine: only the uptime goes on. */
 function suspending(t) {
   stopClock(t);
@@ -248,28 +166,6 @@ function suspending(t) {
   t.mock.method(os, 'uptime', () => uptime);
   return (seconds) => (uptime += seconds);
 }
-
-test('hold: none: the time while the machine is suspended counts', async (t) => {
-  const suspend = suspending(t);
-  const { client } = await lockDaemon(t);
-  const lock = await client.lock('k', { ttl: 30_000, hold: 'none' });
-  suspend(28);
-  assert.equal(lock.lost.aborted, false);
-  suspend(2);
-  assert.equal(lock.lost.aborted, true); // in the tick that asks
-  assert.match(lock.lost.reason.message, /its time ran out/);
-  await assert.rejects(lock.renew(), kazahana.LockLostError);
-});
-
-test('hold: none: the end while the machine was suspended is told', async (t) => {
-  const suspend = suspending(t);
-  const { client, lock: known } = await lockDaemon(t);
-  known.expires_in_ms = 3_600_000;
-  const lock = await client.lock('k', { ttl: 3_600_000, hold: 'none' });
-  const loss = lossOf(lock);
-  suspend(3600);
-  assert.match((await loss).message, /its time ran out/);
-});
 
 test('a held lock whose time ran out while the machine was suspended is asked about soon', async (t) => {
   const suspend = suspending(t);

@@ -35,7 +35,7 @@ export async function ids(): Promise<void> {
 export async function others(any: KazahanaClient): Promise<Inspection> {
   const [smallest, largest]: [bigint, bigint] = await any.bounds(new Date(), Date.now());
   const next: bigint = await any.nextSequence('invoices');
-  await using lock: Lock = await any.lock('reports', { ttl: 30_000, wait: 5000, hold: 'connection' });
+  await using lock: Lock = await any.lock('reports', { ttl: 30_000, wait: 5000 });
   const token: bigint = lock.token;
   lock.lost.addEventListener('abort', () => console.log(smallest, largest, next, token));
   // @ts-expect-error a token is given, not set

@@ -9,8 +9,11 @@ module.exports = async (kazahana, { silent, away, there }) => {
     }
   }
   const client = new kazahana.Client({ socket: there });
-  const lock = await granted(() => client.lock('faked', { hold: 'none', ttl: 2000 }));
+  const { pid } = await client.status();
+  const lock = await granted(() => client.lock('faked', { ttl: 2000 }));
+  process.kill(Number(pid), 'SIGSTOP'); // a daemon that hangs confirms nothing
   await new Promise((resolve) => lock.lost.addEventListener('abort', resolve));
+  process.kill(Number(pid), 'SIGCONT');
   outcomes.push(lock.lost.reason.code);
   await client.close();
   return outcomes;
