@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -115,40 +114,5 @@ func TestProtocolPageByHand(t *testing.T) {
 				t.Errorf("Ruby found %q", lines)
 			}
 		})
-	}
-}
-
-// What the page says of net/rpc with the codec of ugorji: it reads IDs, and an error ends
-// the connection.
-func TestNetRPC(t *testing.T) {
-	d := newDaemon(t)
-	c := d.client()
-	before := nextID(t, c)
-	program := filepath.Join(t.TempDir(), "netrpc") // built first: Go reports its downloads
-	build := exec.Command("go", "build", "-o", program, "./netrpc")
-	build.Dir = "programs"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), "KAZAHANA_SOCKET="+d.Socket)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if len(lines) != 3 || !strings.Contains(lines[1], "decode error") || lines[2] != "connection is shut down" {
-		t.Fatalf("it printed %q", lines)
-	}
-	ids := strings.Fields(strings.Trim(strings.Replace(lines[0], "[", "", 1), "]"))
-	for _, text := range ids {
-		id, err := ParseID(text)
-		if err != nil || id <= before {
-			t.Errorf("%q after %d (%v)", text, before, err)
-		}
-		before = id
-	}
-	if len(ids) != 3 {
-		t.Errorf("%d IDs of 3", len(ids))
 	}
 }

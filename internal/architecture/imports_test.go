@@ -35,7 +35,6 @@ var own = map[string][]string{
 	"clients/go/programs/asker":              {"clients/go"},
 	"clients/go/programs/bench":              {"clients/go"},
 	"clients/go/programs/load":               {"clients/go"},
-	"clients/go/programs/netrpc":             {},
 	"embed":                                  {"internal/clock", "internal/generator", "internal/issuer", "internal/keeper", "internal/operator/config", "internal/operator/tracing", "internal/record", "internal/sequence", "internal/state"},
 	"bench":                                  {"bench/clients", "bench/ids", "bench/leases", "bench/locks", "bench/process"},
 	"bench/suite":                            {"bench/process", "bench/report"},

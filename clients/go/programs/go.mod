@@ -7,7 +7,6 @@ go 1.26.0
 require (
 	github.com/google/uuid v1.6.0
 	github.com/kazahana/kazahana/clients/go v0.0.0
-	github.com/ugorji/go/codec v1.3.2
 )
 
 replace github.com/kazahana/kazahana/clients/go => ../
