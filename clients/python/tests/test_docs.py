@@ -221,8 +221,8 @@ PARTS: dict[str, tuple[int, str]] = {
         716,
         "__init__ errors address protocol fork prefetch connections client",
     ),
-    "locks and sequences": (354, "locks holding lockerrors"),
-    "beside": (467, "other external clock testing"),
+    "locks and sequences": (353, "locks holding lockerrors"),
+    "beside": (465, "other external clock testing"),
 }
 
 

@@ -128,8 +128,9 @@ class Holding(AnyHolding, Connection):
     async def answer(self, call: Call[Any], deadline: float) -> Any:
         return self.call(call, deadline)
 
-    def loss(self) -> str | None:
-        """Return why the lock is lost; None while it is held."""
+    @property
+    def reason(self) -> str | None:
+        """Why the lock is lost; None while it is held."""
         return self.listen(0)
 
     def listen(self, timeout: float | None) -> str | None:
@@ -214,10 +215,6 @@ class AsyncHolding(AnyHolding, AsyncConnection):
         """Perform Lock.Watch; from then on, ask for the lock from time to time."""
         await super().watch(call, deadline)
         self._asking = asyncio.ensure_future(self._ask())
-
-    def loss(self) -> str | None:
-        """Return why the lock is lost; None while it is held."""
-        return self.reason
 
     def end(self) -> None:
         """Close. Whoever waits for the loss is told that the lock was released."""

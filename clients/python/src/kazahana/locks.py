@@ -79,7 +79,7 @@ class Lost:
     @property
     def reason(self) -> str | None:
         """expired, taken_over, refused, unavailable, disconnected, forked or released; None while the lock is held"""
-        return self._holding.listen(0)
+        return self._holding.reason
 
     def is_set(self) -> bool:
         return self.reason is not None
@@ -149,7 +149,7 @@ class _Wanted(Generic[H]):
             return
         self._is_held = False
         try:
-            reason = self._holding.loss()
+            reason = self._holding.reason
             if reason is None:
                 release = self._call("Lock.Release", lease_id=self.state.lease_id, request_id=request_id())
                 await self._holding.release(release)
@@ -222,7 +222,7 @@ class AsyncLock(_Wanted[AsyncHolding]):
 
     @property
     def lost_reason(self) -> str | None:
-        return None if self._last is None else self._last.loss()
+        return None if self._last is None else self._last.reason
 
     async def acquire(self) -> AsyncLock:
         """Take the lock, or raise a LockHeldError when it is not free within `wait` seconds."""

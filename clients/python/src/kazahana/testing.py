@@ -206,7 +206,7 @@ class _Connection:
     def __init__(self, daemon: FakeDaemon) -> None:
         self._daemon = daemon
         self._lease = ""
-        self._reason: str | None = None
+        self.reason: str | None = None
         self._told = threading.Event()
 
     def call(self, call: Call[Any], deadline: float) -> Any:
@@ -220,18 +220,15 @@ class _Connection:
         return self.call(call, deadline)
 
     def tell(self, reason: str) -> None:
-        self._reason = self._reason or reason
+        self.reason = self.reason or reason
         self._told.set()
 
     async def watch(self, call: Call[LockState], deadline: float) -> None:
         self.state = call.parse(await self.answer(call, deadline))
 
-    def loss(self) -> str | None:
-        return self._reason
-
     def listen(self, timeout: float | None) -> str | None:
         self._told.wait(timeout)
-        return self._reason
+        return self.reason
 
     async def release(self, call: Call[Any]) -> None:
         await self.answer(call, 0.0)
