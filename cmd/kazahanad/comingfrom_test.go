@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -157,7 +158,9 @@ func oldSample(t *testing.T, id func(ms, low int64) int64, day string) string {
 func TestComingFromWhileBothRun(t *testing.T) {
 	t.Parallel()
 	old := filepath.Join(t.TempDir(), "old")
-	katsubushiSample(t, old, 21)
+	greatest := katsubushiSample(t, old, 21)
+	// Both run, and the check comes a millisecond later.
+	await.Eventually(t, "the next millisecond", func() bool { return oldSystems["katsubushi"](time.Now().UnixMilli(), 0) > greatest })
 	for ids, want := range map[string]string{"": "machine IDs 336-8191", "&ids=336-8191": "machine IDs 336-8191", "&ids=0-15": "machine IDs 2-14"} {
 		said := typed(t, "layout", "--provider", "redis://h/0?epoch=2015-01-01T00:00:00Z"+ids, "--check", old).OK(t)
 		if !strings.Contains(said, want) {

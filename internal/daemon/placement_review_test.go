@@ -105,11 +105,13 @@ func TestSilentExecutorServesNothing(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
 	calls := r.idleExecutor().calls
+	over := make(chan error, 1)
 	late := func() {
-		calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: time.Millisecond, done: func(error) {}})
+		calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: time.Millisecond, done: func(err error) { over <- err }})
+		w.want("Activate", "1")
+		<-over
 	}
 	late()
-	w.want("Activate", "1")
 	ping := w.request()
 	if ping.method != "Ping" {
 		t.Fatalf("the daemon asks for %s", ping.method)
@@ -126,7 +128,6 @@ func TestSilentExecutorServesNothing(t *testing.T) {
 		t.Fatalf("the daemon asks for %s, and has it silent: %v", ping.method, calls.isSilent())
 	}
 	late() // as of a callback that hangs
-	w.want("Activate", "1")
 	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
 	r.activate(w, "3")
 	if calls.isSilent() {
