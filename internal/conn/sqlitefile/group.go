@@ -47,14 +47,6 @@ type job struct {
 // connurl.ErrNotSent: then op has not run, and will not. Where the disk was full and has room
 // again, op runs a second time.
 func (f *File) Write(ctx context.Context, op func(*Tx) error) error {
-	err := f.write(ctx, op)
-	if primaryCode(err) == sqlite3.SQLITE_FULL && f.hasMoreRoom(ctx) {
-		err = f.write(ctx, op) // the first transaction was undone
-	}
-	return err
-}
-
-func (f *File) write(ctx context.Context, op func(*Tx) error) error {
 	j := &job{ctx: ctx, op: op, done: make(chan struct{})}
 	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
 		if j.taken.CompareAndSwap(false, true) {
@@ -87,6 +79,13 @@ func waiting(queue <-chan *job, first *job) []*job {
 // all jobs are on the disk.
 func (f *File) writeAll(group []*job) {
 	err := f.runGroup(group)
+	if primaryCode(err) == sqlite3.SQLITE_FULL && f.hasMoreRoom() { // the transaction was undone
+		left := slices.DeleteFunc(slices.Clone(group), func(j *job) bool { return j.over })
+		for _, j := range left {
+			j.taken.Store(false) // a caller that leaves now may say that its operation has not run
+		}
+		err = f.runGroup(left)
+	}
 	for _, j := range group {
 		if err != nil && !j.over {
 			j.err = err

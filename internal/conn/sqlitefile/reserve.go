@@ -1,7 +1,6 @@
 package sqlitefile
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -105,16 +104,13 @@ func (f *File) reserve() {
 }
 
 // hasMoreRoom reports whether the main file, which could not grow, has got room since.
-func (f *File) hasMoreRoom(ctx context.Context) bool {
-	more, err := inWorker(ctx, f, func() (bool, error) {
-		if f.session == nil {
-			return false, nil
-		}
-		before := f.session.limit
-		f.reserve()
-		return before > 0 && (f.session.limit == 0 || f.session.limit > before), nil
-	})
-	return more && err == nil
+func (f *File) hasMoreRoom() bool {
+	if f.session == nil {
+		return false
+	}
+	before := f.session.limit
+	f.reserve()
+	return before > 0 && (f.session.limit == 0 || f.session.limit > before)
 }
 
 // allocateBeside gives the log or the journal its room. SQLite has no locks on it.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
@@ -349,4 +350,39 @@ func executable(t *testing.T) string {
 	disktest.Run(t, "cp", self, exe)
 	disktest.Run(t, "chmod", "755", dir, exe)
 	return exe
+}
+
+// The longest term that was ever granted counts, for any process that finds that the file was put
+// back, and whether a watermark remembers it or only the copy does.
+func TestLongestTermIsRemembered(t *testing.T) {
+	ring.All(t)
+	for name, reboot := range map[string]bool{"by the watermark": false, "by the copy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHistory(t)
+			backup := filepath.Join(h.disk.Dir(), "backup")
+			long := h.config()
+			long.Services.Default.Term = 5 * time.Hour
+			grant := func() {
+				t.Helper()
+				p, err := newLeases(h.Context(), long)
+				must.Succeed(h, err)
+				h.mustAcquire(p, 1)
+				h.close(p)
+			}
+			if reboot {
+				grant()
+			} else {
+				h.close(h.open())
+			}
+			disktest.Copy(t, h.path(), backup)
+			h.clock.Add(1000)
+			grant()
+			if reboot {
+				disktest.Reboot(t, h.live)
+			}
+			disktest.Ways[0].Put(t, backup, h.path(), false)
+			h.fenced(h.open(), h.leases[len(h.leases)-1:])
+		})
+	}
 }

@@ -1,6 +1,6 @@
 // Package sqlite keeps records in a SQLite file. A rule runs inside the transaction that
-// carries out its writes, so that nothing needs to be compared and no rule runs twice. A
-// change is on the disk before it is answered; see package sqlitefile.
+// carries out its writes, so that nothing needs to be compared. A rule runs again only where its
+// transaction was undone. A change is on the disk before it is answered; see package sqlitefile.
 //
 // Time is the clock of the process that has the file's lock, and does not go back
 // from one commit to the next: a clock that steps back stands still, so that terms
