@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -203,8 +204,11 @@ func (k *Keeper) perform(ctx context.Context, action Action) Event {
 	return nil
 }
 
-// verify asks the provider whether the leases are still ours.
+// verify asks the provider whether the leases are still ours, if it can tell.
 func (k *Keeper) verify(ctx context.Context, leases []lease.Lease) (e Verified) {
+	if !k.Provider.Info().Coordinated {
+		return Verified{Err: errors.ErrUnsupported}
+	}
 	e.Err = k.timed(ctx, "verify", func(ctx context.Context) (err error) {
 		e.Lost, err = provider.Verify(ctx, k.Provider, k.core.cfg.Service, leases)
 		return err

@@ -183,8 +183,7 @@ func (c *Client) begin(ctx context.Context) error {
 	}
 }
 
-// noConnection reports whether there was no connection at all. Only the first command of
-// an operation can fail this way: the others use its connection.
+// noConnection reports whether there was no connection at all.
 func noConnection(err error) bool {
 	return isRefusedDial(err) || errors.Is(err, redis.ErrPoolTimeout)
 }
