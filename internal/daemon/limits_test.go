@@ -154,10 +154,10 @@ func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
 	if defaultPatience.write != 30*time.Second {
 		t.Errorf("a peer may take %v to read", defaultPatience.write)
 	}
-	r, _ := withLocks(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 20*time.Millisecond })
+	r, _ := withLocks(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 500*time.Millisecond })
 	other := r.dial()
 	for i := range lock.MaxList {
-		other.result("Lock.Acquire", fmt.Sprintf("%0*d", lock.MaxKey, i))
+		other.result("Lock.Acquire", fmt.Sprintf("%0*d", lock.MaxKey, i), options{"ttl_ms": 3_600_000})
 	}
 	for _, message := range [][]byte{request(1, "NextIDs", []any{MaxBatch}), request(1, "Lock.List", []any{})} {
 		p := r.dial()

@@ -17,7 +17,8 @@ type memoryUse struct {
 	closed  uint64    // connections, for want of room
 	holders list.List // the other accounts that hold any, the longest without a move first
 	room    sync.Cond // some was given back
-	usualGC int       // the collector's percentage in quiet times; 0: these are such times
+	scarce  bool      // the collector has been told to leave less garbage
+	usualGC int       // its percentage in quiet times
 }
 
 // scarceGC is the collector's percentage while connections hold more than half of what they may. Their buffers
@@ -27,11 +28,14 @@ const scarceGC = 20
 // tend has the collector leave less garbage while memory is scarce.
 func (m *memoryUse) tend(most int64) {
 	switch {
-	case m.usualGC == 0 && m.held > most/2:
-		m.usualGC = debug.SetGCPercent(scarceGC)
-	case m.usualGC != 0 && m.held < most/4:
+	case !m.scarce && m.held > most/2:
+		m.scarce, m.usualGC = true, debug.SetGCPercent(scarceGC)
+		if 0 <= m.usualGC && m.usualGC < scarceGC { // the operator's GOGC is less still
+			debug.SetGCPercent(m.usualGC)
+		}
+	case m.scarce && m.held < most/4:
+		m.scarce = false
 		debug.SetGCPercent(m.usualGC)
-		m.usualGC = 0
 	}
 }
 

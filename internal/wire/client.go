@@ -255,8 +255,8 @@ func (c *Client) deliver(message *Request) error {
 	return nil
 }
 
-// write writes a request. Where it cannot, the call hears of that as of its answer. A request of
-// which only a part is written when ctx ends ends the Client.
+// write writes a request. Where it cannot, the call hears of that as of its answer. If ctx ends
+// meanwhile, the Client ends: a part of the request may be written.
 func (c *Client) write(ctx context.Context, out []byte) {
 	select {
 	case c.writes <- struct{}{}:
@@ -266,9 +266,14 @@ func (c *Client) write(ctx context.Context, out []byte) {
 		return
 	}
 	defer func() { <-c.writes }()
+	if ctx.Err() != nil {
+		return // nothing of it is written
+	}
 	defer context.AfterFunc(ctx, func() { c.fail(ctx.Err()) })()
-	if _, err := c.conn.Write(out); err != nil && ctx.Err() == nil {
-		c.awaitFarewell()
+	if _, err := c.conn.Write(out); err != nil {
+		if ctx.Err() == nil {
+			c.awaitFarewell()
+		}
 		c.fail(err)
 	}
 }
