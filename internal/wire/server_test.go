@@ -15,24 +15,6 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// serve answers requests the way a daemon does, and says why it stopped.
-func serve(conn *ServerConn) error {
-	var r Request
-	for {
-		if err := conn.Read(&r); err != nil {
-			return errors.Join(err, conn.Refuse(err))
-		}
-		if r.Type == TypeRequest {
-			conn.ReplyUint64(r.ID, uint64(r.ID))
-		}
-		if !conn.Pending() {
-			if err := conn.Flush(); err != nil {
-				return err
-			}
-		}
-	}
-}
-
 // seen is a message in a form that can be compared.
 func seen(r *Request) string {
 	s := fmt.Sprintf("%d %d %q %d", r.Type, r.ID, r.Method, r.NumParams())
