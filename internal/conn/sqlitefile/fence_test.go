@@ -221,7 +221,7 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 		add(t, f, "z")
 		mustClose(t, f)
 		if !strings.HasPrefix(query, "CREATE") {
-			visit() // while no process has it open
+			visit() // no process has the file open
 		}
 		f = openAt(t, path, inLive(live))
 		mustNotBeFenced(t, f)
